@@ -46,6 +46,10 @@ def _scaled_choice(b: Builder, condition: View, left: View, right: View) -> View
     if has_infinity(left) or has_infinity(right):
         return None
     if first.unscaled() != second.unscaled():
+        if scale == 1:
+            return None
+        b.pool.lemma_trace.append(("number-leaves-choice", ""))
         chosen = b.combination((other / scale, right.unscaled()))
-        return None if scale == 1 else b.combination((scale, choose(b, condition, left.unscaled(), chosen)))
+        return b.combination((scale, choose(b, condition, left.unscaled(), chosen)))
+    b.pool.lemma_trace.append(("choice-of-multiples", ""))
     return b.mul(b.combination((scale - other, condition), (other, 1)), left.unscaled())

@@ -94,6 +94,26 @@ STEPS = (
         "ir/inequality.py: _in_parts",
     ),
     Step(
+        "VL187", "rounded-bound",
+        "n times a whole number is at least a number where it is at least the n-th part of that, rounded up",
+        "ir/inequality.py: _reduce",
+    ),
+    Step(
+        "VL188", "negligible-digit",
+        "a digit changes no comparison of a multiple of n with a number whose remainder by n it does not fill up",
+        "ir/inequality.py: _negligible",
+    ),
+    Step(
+        "VL189", "some-position",
+        "a sum of positive values under bounds is positive where every lower bound is at most every upper one",
+        "ir/inequality.py: are_attained",
+    ),
+    Step(
+        "VL190", "limit-of-a-counter",
+        "a limit that all numbers of a counter keep changes none of them, and one that none keeps is what all become",
+        "rewrites/limits.py: limited",
+    ),
+    Step(
         "VL91", "windows-of-different-places",
         "what is done to each position of windows of different places is the window of what is done to the longest "
         "stretch on which all of their operands are known",
@@ -151,6 +171,7 @@ PROOFS = {
     "VL61": POINT, "VL62": INDUCTION, "VL64": POINT, "VL67": INDUCTION,
     "VL68": POINT, "VL69": POINT, "VL89": INDUCTION, "VL91": POINT,
     "VL92": POINT, "VL95": POINT, "VL96": POINT, "VL98": POINT,
+    "VL187": POINT, "VL188": POINT, "VL189": POINT, "VL190": POINT,
     "VL147": POINT, "VL148": POINT, "VL149": POINT, "VL170": INDUCTION, "VL171": POINT,
 }  # fmt: skip
 """How the lemmas that are functions, and the steps, are proved; their statements are in ``tests/lemmas``."""

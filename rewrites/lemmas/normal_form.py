@@ -53,6 +53,11 @@ _FUNCTIONS = (
         ("abs", "a"), "a", (("nonnegative", "a"),),
     ),
     Lemma(
+        "VL178", "logarithm-of-power", "the logarithm of a positive value to the power of p is p times its logarithm",
+        ("log", ("power", "p", "a")), ("scale", "p", ("log", "a")), (("positive", "a"),),
+    ),
+    Lemma("VL179", "square", "a to the power of 2 is a a", ("power", ("two",), "a"), ("mul", "a", "a")),
+    Lemma(
         "VL36", "maximum-exchange", "maxima over i and j change places",
         ("max", "i", ("max", "j", "a")), ("max", "j", ("max", "i", "a")),
     ),
@@ -144,6 +149,36 @@ _MASKS = (
     ),
 )  # fmt: skip
 
+_CHOICES = (
+    Lemma(
+        "VL180", "choice-or-zero", "a choice or else zero is the mask times the value",
+        ("where", "m", "a", _ZERO), ("mul", "m", "a"), (("indicator", "m"),),
+    ),
+    Lemma(
+        "VL181", "choice-by-negation", "a choice by the negation of a mask is the other choice by the mask",
+        ("where", ("not", "m"), "a", "b"), ("where", "m", "b", "a"),
+    ),
+    Lemma(
+        "VL182", "choice-of-masks", "a choice of masks is one of both where its own mask holds too, or does not",
+        ("where", "m", "a", "b"), ("or", ("mul", "m", "a"), ("mul", ("not", "m"), "b")),
+        (("indicator", "m"), ("indicator", "a"), ("indicator", "b")),
+    ),
+    Lemma(
+        "VL183", "number-leaves-choice", "a choice between multiples by one number is a multiple of the choice",
+        ("where", "m", ("scale", "p", "a"), ("scale", "p", "b")), ("scale", "p", ("where", "m", "a", "b")),
+    ),
+    Lemma(
+        "VL184", "choice-of-multiples", "a choice between multiples of one value is that between the numbers, times it",
+        ("where", "m", ("scale", "p", "a"), ("scale", "q", "a")),
+        (
+            "mul",
+            ("add", ("scale", ("plus", "p", ("times", ("minus_one",), "q")), "m"), ("scale", "q", _ONE)),
+            "a",
+        ),
+        (("indicator", "m"),),
+    ),
+)  # fmt: skip
+
 _COMPARISONS = (
     *(
         Lemma(
@@ -153,6 +188,15 @@ _COMPARISONS = (
         for code, name, sign, operator in (
             ("VL172", "at-most", "<=", "less_equal"), ("VL173", "less", "<", "less"), ("VL174", "equal", "==", "equal"),
         )
+    ),
+    Lemma(
+        "VL185", "less-between-whole-numbers", "a whole number is less than another one where one more is at most that",
+        ("less", "a", "b"), ("less_equal", ("add", "a", _ONE), "b"), (("whole", "a"), ("whole", "b")),
+    ),
+    Lemma(
+        "VL186", "common-factor", "multiples of whole numbers by a number above zero compare as the numbers do",
+        ("less_equal", ("scale", "p", "a"), ("scale", "p", "b")), ("less_equal", "a", "b"),
+        (("positive_number", "p"), ("whole", "a"), ("whole", "b")),
     ),
     Lemma(
         "VL90", "no-such-position", "no position is a negative number, a fraction, or the size or more",
@@ -188,4 +232,4 @@ _COMPARISONS = (
     ),
 )  # fmt: skip
 
-NORMAL_FORM = (*_FUNCTIONS, *_EXTREMES, *_MASKS, *_COMPARISONS)
+NORMAL_FORM = (*_FUNCTIONS, *_EXTREMES, *_MASKS, *_CHOICES, *_COMPARISONS)

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from fractions import Fraction
+
 from verifycompile.ir import relabel
 from verifycompile.ir.algebra import combine, contract, sum_over
-from verifycompile.ir.printer import describe_term, show, show_term
+from verifycompile.ir.printer import describe_term, show, show_number, show_term
 from verifycompile.ir.scalar import as_scalar
 from verifycompile.ir.term import Operation, TermPool, View
 from verifycompile.rewrites.builder import Builder
@@ -75,3 +77,8 @@ def test_many_indices() -> None:
     x = pool.leaf("x", (2,) * 27)
     assert show(x).startswith("x[d0 d1 d2")
     assert show_term(combine(pool, [x, pool.leaf("y", (2,) * 27)]).term).startswith("combine[i0 i1 i2")
+
+
+def test_numbers() -> None:
+    assert show_number(Fraction(1, 3)) == "1/3"
+    assert show_number(as_scalar(0.123456789012345)) == "0.123457"

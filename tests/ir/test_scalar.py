@@ -16,7 +16,6 @@ from verifycompile.ir.scalar import (
     divide,
     multiply,
     read,
-    show,
     to_sympy,
 )
 
@@ -150,11 +149,6 @@ def test_division_by_zero() -> None:
         divide(Fraction(1), Fraction(0))
     with pytest.raises(ZeroDivisionError):
         divide(as_scalar(s), Fraction(0))
-
-
-def test_text() -> None:
-    assert show(Fraction(1, 3)) == "1/3"
-    assert show(as_scalar(0.123456789012345)) == "0.123457"
 
 
 @pytest.mark.parametrize("number", [12, 24, 192])

@@ -15,7 +15,7 @@ from verifycompile.ir.indicator import is_indicator
 from verifycompile.ir.relabel import insert_dim
 from verifycompile.ir.scalar import add, multiply
 from verifycompile.ir.term import TermPool, View
-from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.builder import Builder, Call
 from verifycompile.rewrites.elementwise import choose
 from verifycompile.rewrites.lemmas.lemma import INDEX, NUMBER, VALUE, Guard, Lemma, Pattern
 from verifycompile.rewrites.lemmas.spelling import names
@@ -34,6 +34,8 @@ class Sides:
     def __init__(self, law: Lemma, broken: Guard | None = None) -> None:
         self.law = law
         self.builder = Builder(TermPool())
+        masks = all(("indicator", name) in law.guards for name in names(law, VALUE))
+        self.builder.call = Call(dtype=torch.bool if masks else torch.float64)
         self.dims = {name: FREE + place for place, name in enumerate(names(law, INDEX))}
         self.shape = (SIZE,) * (FREE + len(self.dims))
         met = [guard for guard in law.guards if guard != broken]
@@ -73,9 +75,9 @@ class Sides:
     def _value(self, name: str, guards: list[Guard], broken: Guard | None) -> View:
         b, said = self.builder, {str(guard[0]) for guard in guards if guard[1] == name}
         fixed = {self.dims[str(g[2])] for g in guards if g[0] == "independent" and g[1] == name}
-        is_mask = name in MASKS and broken != ("indicator", name)
+        is_mask = (name in MASKS or "indicator" in said) and broken != ("indicator", name)
         shape = tuple(1 if dim in fixed else size for dim, size in enumerate(self.shape))
-        leaf = b.pool.leaf(name, shape, indicator=is_mask)
+        leaf = b.pool.leaf(name, shape, indicator=is_mask, whole="whole" in said)
         if said & {"positive", "above"}:
             return b.add(b.exp(leaf), b.exp(b.pool.leaf(f"{name} again", shape)))
         if said & {"nonnegative", "not_below"}:
@@ -135,6 +137,8 @@ def _key(view: View) -> tuple[object, ...]:
 def _elements(kind: str, shape: Any, seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randn(shape, dtype=torch.float64, generator=generator)
+    if kind == "integer_leaf":
+        return drawn.round()
     return (drawn > 0).double() if kind == "indicator_leaf" else drawn
 
 

@@ -223,6 +223,32 @@ CLAIMS: dict[str, list[Claim]] = {
         Claim("at most", one_where(j <= k) == z3.If(j < n, z3.RealVal(1), z3.RealVal(0)), {"number of ones": n == k + 1}),
         Claim("at least", one_where(k <= j) == z3.If(j < n, z3.RealVal(0), z3.RealVal(1)), {"number of zeros": n == k}),
     ],
+    "VL187": [
+        Claim(
+            "rounded up", (n * k >= i) == (k >= j), {"the part, rounded up": z3.And(n * (j - 1) < i, i <= n * j)}, (n > 0,)
+        ),
+    ],
+    "VL188": [
+        Claim(
+            "not filled up", (n * k + s + j >= 0) == (n * k + s >= 0),
+            {"remainder": z3.And(s >= 0, s < n), "with the digit": z3.And(s + j >= 0, s + j < n)}, (n > 0,),
+        ),
+    ],
+    "VL189": [
+        Claim(
+            "between all bounds", z3.And(lower <= k, middle <= k, k <= upper, k <= size),
+            {
+                "the largest lower bound": z3.And(k >= lower, k >= middle, z3.Or(k == lower, k == middle)),
+                "first lower bound": z3.And(lower <= upper, lower <= size),
+                "second lower bound": z3.And(middle <= upper, middle <= size),
+            },
+        ),
+        Claim("one element more", before + m * f > 0, {"within the bounds": m == 1, "positive": f > 0}, (before >= 0,)),
+    ],
+    "VL190": [
+        Claim("kept", larger(k, s) == k, {"by all": z3.And(s <= 0, k >= 0)}),
+        Claim("kept by none", smaller(k, s) == s, {"at least the limit": s <= k}),
+    ],
     "VL58": [
         Claim("window of a window", at(s + (t + k)) == at((s + t) + k)),
     ],

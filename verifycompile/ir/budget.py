@@ -32,9 +32,8 @@ class Limits:
 class Budget:
     """What is left. Work that is done between nodes, such as looking for the reason of a failure, has no budget."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self.limits = limits or Limits()
-        self._limit = limit.current()
+    def __init__(self) -> None:
+        self.limits = Limits()
         self._steps = 0
         self._started: float | None = None
 
@@ -52,8 +51,7 @@ class Budget:
 
     def spend(self) -> None:
         """One step. Raises BudgetExceededError, and LimitReachedError where the verification has reached a limit."""
-        if self._limit is not None:
-            self._limit.check()
+        limit.check()
         if self._started is None:
             return
         self._steps += 1

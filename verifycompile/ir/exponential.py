@@ -39,7 +39,9 @@ def exponential(pool: TermPool, view: View, power: Callable[[View, Scalar], View
     if view.is_zero:
         return pool.constant(ONE, view.shape)
     moved = _moved(pool, lambda pool, part: exponential(pool, part, power), view)
-    masked = _exponential_of_mask(pool, view, power) if moved is None else moved
+    if moved is not None:
+        return moved
+    masked = _exponential_of_mask(pool, view, power)
     if masked is not None:
         return masked
     if view.term.operation is COMBINE:
@@ -165,8 +167,9 @@ def _exponential_of_mask(pool: TermPool, view: View, power: Callable[[View, Scal
 
 def _is_masked_sum(view: View) -> bool:
     """Whether the value is a sum of exponentials under masks: where it is zero, its logarithm is no number."""
-    is_product = view.coefficient == 1 and view.term.operation is CONTRACT
-    return is_product and all(is_positive(v) or is_indicator(v) for v in view.term.operands)
+    if view.coefficient != 1 or view.term.operation is not CONTRACT:
+        return False
+    return all(is_positive(v) or is_indicator(v) for v in view.term.operands)
 
 
 def is_minus_infinity(view: View) -> bool:
@@ -243,13 +246,16 @@ def is_positive(view: View) -> bool:
 
 
 def _is_positive(term: Term) -> bool:
+    if term.operation is EXPONENTIAL:
+        return True
     if term.operation is COMBINE:
         return all(is_positive_number(v.coefficient) and is_positive(v.unscaled()) for v in term.operands)
     if term.operation not in (CONTRACT, POWER):
-        return term.operation is EXPONENTIAL
+        return False
     masks = [v for v in term.operands if not is_positive(v)]
-    is_attained_mask = all(mask.term.operation is AT_MOST for mask in masks)
-    return not masks or (is_attained_mask and are_attained(masks, term.summed_indices))
+    if not masks:
+        return True
+    return all(mask.term.operation is AT_MOST for mask in masks) and are_attained(masks, term.summed_indices)
 
 
 _POSITIVE = TermProperty(lambda term: term.operation in (COMBINE, CONTRACT, POWER), _is_positive)

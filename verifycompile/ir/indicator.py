@@ -24,7 +24,9 @@ NOT = Operation("not", indicator=True)
 
 def is_indicator(view: View) -> bool:
     """Whether every element is 0 or 1 by construction."""
-    return view.coefficient == 0 or (view.coefficient == 1 and _INDICATOR(view.term))
+    if view.is_zero:
+        return True
+    return view.coefficient == 1 and _INDICATOR(view.term)
 
 
 def _is_made_of_others(term: Term) -> bool:
@@ -86,9 +88,9 @@ def _never_equal(pool: TermPool, counter: View, number: View) -> bool:
     if counter.term.operation is not IOTA or counter.coefficient != 1 or number.term is not pool.unit:
         return False
     value, size = number.coefficient, counter.term.index_sizes[0]
-    return isinstance(value, Fraction) and (
-        value < 0 or value.denominator != 1 or (isinstance(size, int) and value >= size)
-    )
+    if not isinstance(value, Fraction):
+        return False
+    return value < 0 or value.denominator != 1 or (isinstance(size, int) and value >= size)
 
 
 def less(pool: TermPool, left: View, right: View) -> View:

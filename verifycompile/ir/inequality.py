@@ -26,7 +26,9 @@ def is_whole(view: View) -> bool:
     """Whether every element is a whole number by construction."""
     if view.is_zero:
         return True
-    return isinstance(view.coefficient, Fraction) and view.coefficient.denominator == 1 and _WHOLE(view.term)
+    if not isinstance(view.coefficient, Fraction) or view.coefficient.denominator != 1:
+        return False
+    return _WHOLE(view.term)
 
 
 def _may_be_made_of_wholes(term: Term) -> bool:
@@ -34,8 +36,9 @@ def _may_be_made_of_wholes(term: Term) -> bool:
 
 
 def _is_whole(term: Term) -> bool:
-    is_said = term.operation.whole or term.operation.indicator
-    return is_said or (_may_be_made_of_wholes(term) and all(is_whole(operand) for operand in term.operands))
+    if term.operation.whole or term.operation.indicator:
+        return True
+    return _may_be_made_of_wholes(term) and all(is_whole(operand) for operand in term.operands)
 
 
 _WHOLE = TermProperty(_may_be_made_of_wholes, _is_whole)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 
-from verifycompile.ir import scalar
+from verifycompile.ir.scalar import Scalar
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import CONSTANT, INDICATOR_LEAF, INTEGER_LEAF, LEAF, UNIT, Axis, Digit, Term, View
 
@@ -102,7 +103,7 @@ def _digit(digit: Digit, name: str, size: Size | None) -> str:
 def _scaled(view: View, text: str) -> str:
     if view.coefficient == 1:
         return text
-    shown = scalar.show(view.coefficient)
+    shown = show_number(view.coefficient)
     return shown if view.term.operation is UNIT else f"{shown}*{text}"
 
 
@@ -110,3 +111,11 @@ def _index_names(count: int) -> list[str]:
     if count <= len(_LETTERS):
         return list(_LETTERS[:count])
     return [f"{string.ascii_lowercase[8]}{k}" for k in range(count)]
+
+
+def show_number(value: Scalar) -> str:
+    """Text for people: exact where short, rounded where the exact rational is long."""
+    text = str(value)
+    if isinstance(value, Fraction) and len(text) > 12:
+        return f"{float(value):.6g}"
+    return text

@@ -263,11 +263,3 @@ def add(left: Scalar, right: Scalar) -> Scalar:
     if isinstance(left, Fraction) and isinstance(right, Fraction):
         return left + right
     return _simplify(to_sympy(left) + to_sympy(right))
-
-
-def show(value: Scalar) -> str:
-    """Text for people: exact where short, rounded where the exact rational is long."""
-    text = str(value)
-    if isinstance(value, Fraction) and len(text) > 12:
-        return f"{float(value):.6g}"
-    return text

@@ -56,7 +56,9 @@ def _number(pool: TermPool, view: View) -> Fraction | None:
 
 
 def _is_positive(view: View) -> bool:
-    return is_positive_number(view.coefficient) and (is_positive(view.unscaled()) or is_positive_sum(view))
+    if not is_positive_number(view.coefficient):
+        return False
+    return is_positive(view.unscaled()) or is_positive_sum(view)
 
 
 def _is_nonnegative_number(value: Scalar) -> bool:
@@ -86,10 +88,6 @@ def _is_nonnegative_term(term: Term) -> bool:
     return False
 
 
-def _follows_from_operands(term: Term) -> bool:
-    operation = term.operation
-    is_said = operation.indicator or operation.nonnegative
-    return not is_said and (operation in (CONTRACT, COMBINE, CONCATENATE, STACK, POWER) or operation.extreme)
-
-
-_NONNEGATIVE = TermProperty(_follows_from_operands, _is_nonnegative_term)
+_NONNEGATIVE = TermProperty(
+    lambda term: not (term.operation.indicator or term.operation.nonnegative), _is_nonnegative_term
+)

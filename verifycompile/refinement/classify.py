@@ -9,7 +9,7 @@ import itertools
 from verifycompile import bounds
 from verifycompile.ir import algebra, relabel
 from verifycompile.ir.pieces import CONCATENATE, STACK
-from verifycompile.ir.scalar import ONE, Scalar, divide, show
+from verifycompile.ir.scalar import ONE, Scalar, divide
 from verifycompile.ir.term import CONSTANT, TermPool, View
 from verifycompile.program import Mesh
 from verifycompile.refinement.candidates import infer
@@ -53,8 +53,10 @@ class Found:
 
     def describe(self, name: str, mesh: Mesh | None) -> str:
         """The relation as text for people."""
+        from verifycompile.ir.printer import show_number  # here: for messages alone
+
         axes = ", ".join(mesh.axes[a].name for a in self.axes) if mesh is not None else ""
-        scale = "" if self.factor == 1 else f"{show(self.factor)} * "
+        scale = "" if self.factor == 1 else f"{show_number(self.factor)} * "
         if self.kind is Kind.PARTIAL:
             return f"the sum of the implementation's value over {axes} is {scale}{name}"
         if self.kind is Kind.PARTIAL_PIECE:
