@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch.distributed as dist
+import torch.fx
 from torch.distributed.tensor import Partial
 
 from verifycompile.backends.reports import VerificationWarning, rank_of_job, text_for_this_rank, warn_with_report
@@ -18,10 +19,11 @@ from verifycompile.diagnostics.severity import Severity
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.errors import UsageError
 from verifycompile.program import OutputKind, Program, SourceLocation
-from verifycompile.torch_interface.dynamo import Frame
+from verifycompile.torch_interface.dynamo import frame_under_compilation
 from verifycompile.torch_interface.eager_frames import EagerFrame, Watch, watch_eager_frames
 from verifycompile.torch_interface.errors import RefinementError
-from verifycompile.torch_interface.numbers_read import number_of_partial_result, watch_numbers_of_partial_dtensors
+from verifycompile.torch_interface.handed_over import HandedOver, handed_over
+from verifycompile.torch_interface.numbers_read import watch_numbers_of_partial_dtensors
 from verifycompile.torch_interface.whole_program import is_whole_program
 
 
@@ -90,45 +92,55 @@ _IN_PARTS = f"`{{}}` runs as Python code, and what it calls is compiled in parts
 PART = f"`{{}}` is compiled as a part of what was given to torch.compile, {_WHOLE}"
 
 
-def refuse_numbers_of_partial_sums(frame: Frame, *, only_warns: bool) -> None:
-    """``frame`` is under compilation: neither it nor what runs afterwards may read numbers from partial sums."""
+def refuse_numbers_of_partial_sums(*, only_warns: bool) -> None:
+    """From now on, nothing may read numbers from DTensors that are partial sums."""
 
     def refuse(location: SourceLocation | None) -> None:
         message = "a number is read from a DTensor that is a partial sum: each rank reads its own part"
         _refuse(message, only_warns, location, "VC101")
 
     watch_numbers_of_partial_dtensors(refuse)
-    number = number_of_partial_result(frame)
-    if number is not None:
-        message = f"the number {number} is read from a partial sum between two graphs: each rank reads its own part"
-        _refuse(message, only_warns, SourceLocation(frame.code.co_filename, frame.resumed_line), "VC101")
 
 
-def without_sums_for_python(report: Report, implementation: Program, frame: Frame, only_warns: bool) -> Report:
+def without_sums_for_python(
+    report: Report, graph: torch.fx.GraphModule, implementation: Program, results: Sequence[str], only_warns: bool
+) -> Report:
     """The report, unproved where Python code that is not compiled gets a sum of which each rank has a part.
 
-    ``frame`` is under compilation. What follows on it after a graph break is compiled, and knows what it gets; a mean
-    is each rank's own loss, which its data-parallel wrapper takes the mean of.
+    ``graph`` is under compilation, ``results`` are the names of what it returns. What follows on its frame after a
+    graph break is compiled, and knows what it gets; what the graph break leaves to Python knows nothing. A mean is each
+    rank's own loss, which its data-parallel wrapper takes the mean of.
     """
-    if not report or frame.is_resumption or is_whole_program(frame.code):
-        return report
-    plain = [output for output in implementation.outputs if output.kind is OutputKind.VALUE and not output.declared]
-    for output in plain:
+    frame = frame_under_compilation()
+    called = {} if not report else _read_at_break(graph, results, handed_over())
+    alone = bool(report) and not frame.is_resumption and not is_whole_program(frame.code)
+    for output in implementation.outputs:
+        is_read = output.kind is OutputKind.VALUE and not output.declared and (alone or output.name in called)
         sums = [item for item in report.placements.get(output.name, ()) if isinstance(item, Partial)]
-        if any(item.reduce_op != "avg" for item in sums):
-            place = SourceLocation(frame.code.co_filename, frame.code.co_firstlineno, function=frame.function)
+        if is_read and any(item.reduce_op != "avg" for item in sums):
+            line, note = frame.code.co_firstlineno, _GOES_ON_IN_PYTHON.format(frame.function)
+            if output.name in called:
+                line, note = handed_over().line, _IS_READ.format(frame.function, handed_over().reason)
             finding = Finding(
                 code="VC101",
                 severity=Severity.WARNING if only_warns else Severity.ERROR,
-                message=_SUM_FOR_PYTHON.format(output.name),
-                impl_location=place,
-                notes=(_GOES_ON_IN_PYTHON.format(frame.function),),
+                message=_SUM_FOR_PYTHON.format(called.get(output.name, output.name)),
+                impl_location=SourceLocation(frame.code.co_filename, line, function=frame.function),
+                notes=(note,),
             )
             return dataclasses.replace(report, verdict=Verdict.UNPROVED, findings=(finding,), certificate=None)
     return report
 
 
+def _read_at_break(graph: torch.fx.GraphModule, results: Sequence[str], handed: HandedOver) -> dict[str, str]:
+    """Outputs that the instruction at which the graph ends reads, and what the program calls them."""
+    nodes: Any = graph.graph.output_node().args[0]
+    named = zip((getattr(node, "name", "") for node in nodes), results, strict=True)
+    return {name: handed.nodes[node] for node, name in named if node in handed.nodes}
+
+
 _SUM_FOR_PYTHON = "`{}` is a partial sum, and goes to Python code that nothing checks"
+_IS_READ = "`{}` leaves what reads it here to Python code: {}"
 _GOES_ON_IN_PYTHON = (
     "torch.compile compiles `{}` alone, since what calls it runs as Python code: reduce the sum before it is returned, "
     "declare it with `out_placements`, or remove what breaks the graph (`fullgraph=True` shows where it is)"

@@ -123,7 +123,7 @@ class CheckedGraph:
 def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options) -> CheckedGraph:
     """What is found out about a Dynamo graph. Call it inside a backend."""
     frame = frame_under_compilation()
-    refuse_numbers_of_partial_sums(frame, only_warns=options.on_unproved == "warn")
+    refuse_numbers_of_partial_sums(only_warns=options.on_unproved == "warn")
     if options.spec is not None:
         _require_whole_program(frame)
     verify_again_where_wrappers_change(gm, example_inputs)
@@ -159,7 +159,9 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
         found = verify_together(spec, implementation, options, channel)
     if not found and any(isinstance(value, torch.SymInt) for value in example_inputs):
         found = noted(found, _OPEN_SIZES)
-    found = without_sums_for_python(_of_hook(found, frame), implementation, frame, options.on_unproved == "warn")
+    names = () if captured.results is None else captured.results.names
+    only_warns = options.on_unproved == "warn"
+    found = without_sums_for_python(_of_hook(found, frame), gm, implementation, names, only_warns)
     report = apply_waivers(found, options.waivers)
     log.info("%s in %.2f s", report.verdict.value, report.stats.verification_seconds)
     kept = keep_report(report)

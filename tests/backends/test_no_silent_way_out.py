@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import subprocess
 import sys
 import warnings
@@ -324,11 +323,10 @@ def test_a_number_is_not_read_from_a_partial_sum(number: int) -> None:
     assert finding.code == "VC101"
     assert finding.impl_location is not None
     assert finding.impl_location.file == __file__
-    assert re.fullmatch(
-        r"the number -?[\d.e-]+ is read from a partial sum between two graphs: each rank reads its own part"
+    assert finding.message == (
+        "`sum_1` is a partial sum, and goes to Python code that nothing checks"
         if READS[number][1]
-        else r"a number is read from a DTensor that is a partial sum: each rank reads its own part",
-        finding.message,
+        else "a number is read from a DTensor that is a partial sum: each rank reads its own part"
     )
 
 

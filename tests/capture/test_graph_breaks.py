@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import pickle
 from collections.abc import Callable
@@ -306,6 +307,82 @@ def test_python_code_that_is_not_compiled_gets_no_partial_sum(way: str, name: st
     title = reason.split("`")[1]
     function: Any = inspect.unwrap(getattr(GoesOnInPython, title, None) or globals()[title])
     assert finding.impl_location.line == function.__code__.co_firstlineno
+
+
+class DisabledModule(Parts):
+    """A module between two others is kept from being compiled, in the program and in the spec recovered from it."""
+
+    def __init__(self) -> None:
+        super().__init__(False)
+        self.act: Any = torch.compiler.disable(nn.Tanh())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.down(self.act(self.up(x))))
+
+
+def test_a_disabled_module_is_disabled_in_the_recovered_spec() -> None:
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+        assert run(parallelize_module(DisabledModule(), mesh, plan), torch.randn(4, 8)).shape == (4, 8)
+        plan = {"up": ColwiseParallel(), "down": RowwiseParallel(output_layouts=Partial())}
+        with pytest.raises(RefinementError) as refused:
+            run(parallelize_module(DisabledModule(), mesh, plan), torch.randn(4, 8))
+    (finding,) = refused.value.report.findings
+    assert refused.value.report.verdict is Verdict.REFUTED
+    assert finding.code == "VC101"
+    assert finding.location is not None
+    lines, first = inspect.getsourcelines(DisabledModule.forward)
+    assert finding.location.line == first + len(lines) - 1
+
+
+class Holder:
+    """Any object."""
+
+
+class LeavesToLibraries(Parts):
+    """The graph ends at a call of what torch never looks at, or of what is disabled and finds the sum in an object."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__(False)
+        self.way = way
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return getattr(self, self.way)(self.down(torch.relu(self.up(x))).detach())
+
+    def pickled(self, y: torch.Tensor) -> torch.Tensor:
+        return torch.relu(pickle.loads(pickle.dumps({"y": [y]}))["y"][0])  # here
+
+    def as_an_array(self, y: torch.Tensor) -> torch.Tensor:
+        array = y.numpy()
+        torch._dynamo.graph_break()  # here
+        return torch.relu(torch.from_numpy(array))
+
+    def in_an_object(self, y: torch.Tensor) -> torch.Tensor:
+        holder = Holder()
+        holder.parts = {"y": y}  # type: ignore[attr-defined]  # any attribute
+        return _called(functools.partial(_of_parts, holder))
+
+
+def _of_parts(holder: Any) -> torch.Tensor:
+    return torch.relu(holder.parts["y"])
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace the builtin:UserWarning")
+@pytest.mark.parametrize("way", ["pickled", "as_an_array", "in_an_object"])
+def test_no_partial_sum_goes_to_what_torch_never_looks_at(way: str) -> None:
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+        assert run(parallelize_module(LeavesToLibraries(way), mesh, plan), torch.randn(4, 8)).shape == (4, 8)
+        plan = {"up": ColwiseParallel(), "down": RowwiseParallel(output_layouts=Partial())}
+        with pytest.raises(RefinementError) as refused:
+            run(parallelize_module(LeavesToLibraries(way), mesh, plan), torch.randn(4, 8))
+    (finding,) = refused.value.report.findings
+    assert refused.value.report.verdict is Verdict.UNPROVED
+    assert (finding.code, "goes to Python code that nothing checks" in finding.message) == ("VC101", True)
+    lines, first = inspect.getsourcelines(getattr(LeavesToLibraries, way))
+    marked = [first + number for number, line in enumerate(lines) if line.endswith("# here\n")]
+    assert finding.impl_location is not None
+    assert not marked or [finding.impl_location.line] == marked
 
 
 def test_one_compiled_function_after_another() -> None:

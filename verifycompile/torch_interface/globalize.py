@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from torch._dynamo.eval_frame import OptimizedModule
+from torch._dynamo.eval_frame import DisableContext, OptimizedModule
 from torch.distributed._composable_state import _get_module_state
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
@@ -145,7 +145,8 @@ class Relocator:
     def _module(self, module: nn.Module) -> nn.Module:
         if isinstance(module, OptimizedModule):
             copy = self(module._orig_mod)
-            self.replace(module, module.dynamo_ctx(copy) if self._compiles else copy)
+            is_kept = self._compiles or isinstance(module.dynamo_ctx, DisableContext)
+            self.replace(module, module.dynamo_ctx(copy) if is_kept else copy)
             return self._copies[id(module)]
         kind = self._class_without_wrappers(module)
         copy = kind.__new__(kind)

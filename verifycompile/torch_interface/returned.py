@@ -6,25 +6,24 @@ nothing once the tensor was written to. (An attribute of the tensor would be sto
 
 from __future__ import annotations
 
-import collections
 import dataclasses
+import gc
 import types
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import torch
-from torch import nn
 from torch._dynamo.resume_execution import ContinueExecutionCache
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
-from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from verifycompile.program import MeshAxis
-from verifycompile.torch_interface.closures import closed_over
+from verifycompile.torch_interface.closures import globals_named, taken_along
 from verifycompile.torch_interface.dynamo import Frame
 from verifycompile.torch_interface.elements import real_tensors
+from verifycompile.torch_interface.source import is_user_class, is_user_file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +45,10 @@ class ReturnedLayout:
         return all(isinstance(placement, Replicate) for placement in self.placements)
 
     @property
+    def is_part_of_sum(self) -> bool:
+        return any(isinstance(item, Partial) and item.reduce_op != "avg" for item in self.placements)
+
+    @property
     def is_partial(self) -> bool:
         return any(isinstance(placement, Partial) for placement in self.placements)
 
@@ -58,9 +61,6 @@ class _Kept:
 
 
 _KEPT: MutableMapping[torch.Tensor, _Kept] = WeakTensorKeyDictionary()
-_PARTS: collections.deque[torch.Tensor] = collections.deque(maxlen=16)
-"""Values of the last partial sums, which live no longer where a number was read from them."""
-_READABLE = 4096
 
 
 def keeping_layouts(compiled: Callable[..., Any], layouts: Mapping[int, ReturnedLayout]) -> Callable[..., Any]:
@@ -78,8 +78,6 @@ def keeping_layouts(compiled: Callable[..., Any], layouts: Mapping[int, Returned
             value = results[position]
             if isinstance(value, torch.Tensor) and not isinstance(value, DTensor):
                 total = _total(value) if layout.is_partial else None
-                if layout.is_partial and value.numel() <= _READABLE:
-                    _PARTS.append(value.detach().flatten().clone())
                 _KEPT[value] = _Kept(layout, _version(value), total)
         return results
 
@@ -99,38 +97,41 @@ def returned_layout(value: object) -> ReturnedLayout | None:
         return kept.layout if torch.equal(kept.total, _total(value)) else None
 
 
-def held_sum(values: Mapping[str, object]) -> str:
-    """The name of what holds a sum of which each rank has a part; "" for nothing. A mean is a rank's own loss."""
-    for name, value in values.items():
-        for leaf in _held_by(value):
-            layout = returned_layout(leaf)
-            placements = () if layout is None else layout.placements
-            if any(isinstance(item, Partial) and item.reduce_op != "avg" for item in placements):
+def held_sum(values: Callable[[], Iterable[tuple[str, object]]]) -> str:
+    """The name of what holds a sum of which each rank has a part; "" for nothing. A mean is a rank's own loss.
+
+    ``values``: names and values, asked for where there is such a sum at all.
+    """
+    kept = {id(value) for value, known in list(_KEPT.items()) if known.layout.is_part_of_sum}
+    if not kept:
+        return ""
+    for name, value in values():
+        for held in _held_by(value):
+            layout = returned_layout(held) if id(held) in kept else None
+            if layout is not None and layout.is_part_of_sum:
                 return name
     return ""
 
 
 def _held_by(value: object) -> Iterator[object]:
-    """What containers hold, the attributes of modules, and the variables that functions take along."""
-    for leaf in tree_leaves(value):
-        yield leaf
-        if isinstance(leaf, nn.Module):
-            yield from tree_leaves(vars(leaf))
-        elif isinstance(leaf, types.FunctionType):
-            yield from tree_leaves([held for _, held in closed_over(leaf.__code__, leaf.__closure__ or ())])
-
-
-def parts_that_hold(number: float) -> bool:
-    """Whether a partial sum of a graph of the call in progress holds the number; NaN counts as one number."""
-    with real_tensors():
-        is_nan = number != number  # noqa: PLR0124 - whole numbers may be too great for `math.isnan`
-        same = [values.isnan() if is_nan else values == number for values in _PARTS]
-        return any(bool(found.any()) for found in same)
-
-
-def forget_parts() -> None:
-    """Another call is compiled from its beginning."""
-    _PARTS.clear()
+    """All that code may reach from a value: items, attributes, and what the user's functions and classes name."""
+    seen = set[int]()
+    left = [value]
+    while left:
+        held = left.pop()
+        if id(held) in seen or isinstance(held, types.ModuleType | types.BuiltinFunctionType):
+            continue
+        seen.add(id(held))
+        yield held
+        if isinstance(held, torch.Tensor):
+            left += vars(held).values()
+        elif isinstance(held, types.FunctionType):
+            left += taken_along(held)
+            left += globals_named(held) if is_user_file(held.__code__.co_filename) else ()
+        elif isinstance(held, type):
+            left += vars(held).values() if is_user_class(held) else ()
+        else:
+            left += gc.get_referents(held)
 
 
 def is_argument_of_resumed(frame: Frame, name: str) -> bool:

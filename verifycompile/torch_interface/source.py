@@ -106,6 +106,11 @@ def is_user_file(file: str) -> bool:
     return _is_user_path(file)
 
 
+def is_user_class(kind: type) -> bool:
+    """True for a class of a file that is the user's."""
+    return is_user_file(getattr(sys.modules.get(kind.__module__), "__file__", None) or "<frozen>")
+
+
 def is_code_of_user(file: str) -> bool:
     """True for a file of the user's that is none of this package either."""
     return is_user_file(file) and not file.startswith(_PACKAGE)
