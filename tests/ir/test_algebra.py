@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import random
 from collections.abc import Callable, Sequence
 
@@ -13,15 +15,17 @@ from tests.ir.test_relabel import step
 from tests.ir.validate_terms import validate_pool
 from tests.ir.views import Leaves, leaf
 from verifycompile.ir import relabel
-from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, contract, iota, multiply_views, sum_over
+from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, contract, has_infinity, iota, multiply_views, sum_over
 from verifycompile.ir.build import ShapeError
 from verifycompile.ir.exponential import MAXIMUM
 from verifycompile.ir.relabel import UnalignedError
-from verifycompile.ir.scalar import as_scalar
+from verifycompile.ir.scalar import NonFiniteScalarError, as_scalar
 from verifycompile.ir.term import TermPool, View
 from verifycompile.ir.validate import validate
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, product_lemma
+from verifycompile.rewrites.complex_numbers import POLAR
+from verifycompile.rewrites.operations import COMPLEX
 from verifycompile.rewrites.reduction import reduce_extreme
 
 # ------------------------------------------------------------------------------------------------ values
@@ -328,6 +332,40 @@ def test_partial_sums_pass_linear_operations() -> None:
     reduced = sum_over(pool, combine(pool, [partial, relabel.insert_dim(bias, 0, 2)]), [0])
     assert same(reduced, combine(pool, [whole, bias.scaled(as_scalar(2))]))
     assert not same(reduced, combine(pool, [whole, bias]))
+
+
+def test_sums_of_linear_operations_over_any_dimensions_have_their_values() -> None:
+    """Summed are dimensions that one operand has, that all have, that none has, and those that the operation makes."""
+    leaves: Leaves = {}
+    b = Builder(TermPool())
+    x, y, row = leaf(b.pool, leaves, 2, 3, 4), leaf(b.pool, leaves, 2, 3, 4), leaf(b.pool, leaves, 4)
+    column = b.reshape(leaf(b.pool, leaves, 3), [3, 1])
+    wide = relabel.insert_dim(relabel.insert_dim(row, 0, 3), 0, 2)
+    evaluator, moved = Evaluator(leaves), set[bool]()
+    for view in (
+        b.pad(x, 1, 1, 7), b.concatenate([x, y, x], 1), b.concatenate([x, wide], 0), b.concatenate([x, y], 2),
+        b.pointwise(POLAR, x, y), b.pointwise(POLAR, x, column), b.pointwise(POLAR, column, x), b.pointwise(POLAR, row, column),
+        b.pointwise(COMPLEX, x, y), b.pointwise(COMPLEX, row, column), b.pad(b.concatenate([x, wide], 2), 0, 1, 4),
+        b.narrow(b.pad(b.mul(x, y), 2, 2, 9), 2, 3, 3), b.exp(x), b.mul(x, x, wide),
+    ):  # fmt: skip
+        value = evaluator.view(view).broadcast_to([int(size) for size in view.shape])
+        for count in range(1, view.rank + 1):
+            for dims in itertools.combinations(range(view.rank), count):
+                found = sum_over(b.pool, view, dims)
+                torch.testing.assert_close(evaluator.view(found), value.sum(dims))
+                moved.add(found.term.operation is CONTRACT)
+    assert moved == {True, False}
+
+
+def test_a_sum_without_summands_is_zero_and_zero_times_infinity_is_refused() -> None:
+    b = Builder(TermPool())
+    empty, infinite = b.pool.leaf("x", (3, 0)), b.full(-math.inf, (3, 2))
+    for found in (sum_over(b.pool, empty, [1]), b.contraction("m k, m k -> m", empty, b.pool.leaf("y", (3, 0)))):
+        assert found == b.pool.zero((3,))
+    assert has_infinity(infinite)
+    with pytest.raises(NonFiniteScalarError, match="zero times infinity"):
+        multiply_views(b.pool, b.pool.zero((3, 2)), b.pool.leaf("w", (3, 2)), infinite)
+    assert multiply_views(b.pool, b.pool.zero((3, 2)), b.pool.leaf("w", (3, 2))).is_zero
 
 
 def test_counters_of_shards_join() -> None:

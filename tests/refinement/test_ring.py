@@ -240,3 +240,31 @@ def test_what_is_stacked_is_each_piece_times_one_at_its_place(b, leaves):
     assert equal_in_ring(b.pool, of_sums, products)
     exchanged = b.concatenate([b.mul(b.add(x, y), z), b.mul(x, b.add(y, z))], 1)
     assert not equal_in_ring(b.pool, exchanged, products)
+
+
+def test_a_sum_with_an_infinity_is_no_polynomial():
+    """Else infinity, taken from itself, would be zero."""
+    b = Builder(new_pool())
+    y, z = (b.pool.leaf(name, (3, 4)) for name in "yz")
+    mask, infinite = b.pool.leaf("m", (3, 4), indicator=True), b.full(-math.inf, (3, 4))
+    product, expanded = b.mul(mask, b.add(y, z)), b.add(b.mul(mask, y), b.mul(mask, z))
+    assert equal_in_ring(b.pool, product, expanded)
+    for left, right in itertools.product((product, b.add(product, infinite)), (expanded, b.add(expanded, infinite))):
+        assert equal_in_ring(b.pool, left, right) is (left is product and right is expanded)
+
+
+@pytest.mark.parametrize("power", [Fraction(-1), Fraction(-2), Fraction(-3)])
+@pytest.mark.parametrize("shared", [None, Fraction(-1, 2), Fraction(1, 3)])
+def test_positive_denominators_are_cleared(power, shared):
+    """1 / s + 1 / t is (s + t) / (s t), also where both are divided by roots of something else."""
+    b = Builder(new_pool())
+    mask = b.pool.leaf("m", (3, 4), indicator=True)  # no number tells values apart that have it as a factor
+    first, second, other = (b.add(n + 1, b.exp(b.pool.leaf(name, (3, 4)))) for n, name in enumerate("xxy"))
+    over = b.power(other, shared) if shared is not None else b.full(1, (3, 4))
+    one, two = b.power(first, power), b.power(second, power)
+    lifted = b.power(first, -power), b.power(second, -power)
+    apart = b.mul(mask, over, b.add(one, two))
+    together = b.mul(mask, over, one, two, b.add(*lifted))
+    assert equal_in_ring(b.pool, apart, together)
+    assert not equal_in_ring(b.pool, apart, b.mul(mask, over, one, two, b.add(lifted[0], lifted[0])))
+    assert not equal_in_ring(b.pool, apart, b.mul(mask, over, one, one, b.add(*lifted)))
