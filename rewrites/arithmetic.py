@@ -12,7 +12,7 @@ import sympy
 import torch
 
 from verifycompile.ir.relabel import UnalignedError
-from verifycompile.ir.scalar import as_scalar, read, to_sympy
+from verifycompile.ir.scalar import as_scalar, read
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.elementwise import FUNCTIONS, require_real, truth
@@ -96,7 +96,7 @@ def _logarithm(number: float) -> Fraction:
     """Precise enough that numbers which differ have others: programs write it rounded, which is read as the same where
     the number that was rounded is known.
     """
-    precise = Fraction(str(sympy.log(to_sympy(as_scalar(number))).evalf(80)))
+    precise = Fraction(str(sympy.log(as_scalar(number)).evalf(80)))
     written = read(float(precise), single=False)
     return written if abs(written - precise) < Fraction(1, 10**55) else precise
 

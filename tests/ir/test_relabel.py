@@ -107,6 +107,28 @@ def test_boundaries_inside_of_digits_are_refused() -> None:
     with pytest.raises(UnalignedError, match="boundary 2 inside a digit of size 3"):
         extract([(0, 1, 3)], 1, 2)
 
+    with pytest.raises(UnalignedError, match="digits end before 4"):
+        extract([(0, 1, 2)], 1, 4)
+    assert extract([(0, 1, 3)], 2, 1) == []  # nothing is read
+
+
+def test_whole_periods_of_what_repeats_are_read_anywhere() -> None:
+    leaves = Leaves()
+    x = leaf(TermPool(), leaves, 2, 5)
+    repeated = View(x.coefficient, x.term, (6, 5), x.axes)
+    part = relabel.narrow(repeated, 0, 2, 4)
+    torch.testing.assert_close(Evaluator(leaves).view(part), leaves["x0"].repeat(3, 1)[2:6])
+    assert relabel.narrow(part, 1, 0, 5) == part
+    row = relabel.narrow(x, 0, 1, 1)
+    torch.testing.assert_close(Evaluator(leaves).view(row), leaves["x0"][1:])
+    assert relabel.compose(row, [((3, 1, 2),), ((4, 1, 5),)], (1, 1, 1, 2, 5)).axes == (
+        ((CONSTANT, 1, 2),),
+        ((4, 1, 5),),
+    )
+    for start, length in ((1, 4), (2, 3)):
+        with pytest.raises(UnalignedError):
+            relabel.narrow(repeated, 0, start, length)
+
 
 def test_a_used_dimension_cannot_be_removed() -> None:
     with pytest.raises(ValueError, match="the value depends on dimension 0"):

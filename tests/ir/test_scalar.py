@@ -9,14 +9,17 @@ import sympy
 import torch
 
 from verifycompile.ir.scalar import (
+    LOGARITHM_OF_TEN,
+    LOGARITHM_OF_TWO,
+    ONE,
     NonFiniteScalarError,
     add,
     as_scalar,
     difference,
     divide,
+    inverse_root,
     multiply,
     read,
-    to_sympy,
 )
 
 s = sympy.Symbol("s", positive=True, integer=True)
@@ -42,7 +45,7 @@ def _floats(seed: int) -> list[float]:
 
 def test_every_float_is_read_as_a_number_of_its_own() -> None:
     for value in _floats(0):
-        assert float(as_scalar(value)) == value  # type: ignore[arg-type]
+        assert float(as_scalar(value)) == value
 
 
 def test_a_literal_in_double_precision_is_read_as_a_number_of_its_own() -> None:
@@ -132,7 +135,7 @@ def test_a_rounded_root_times_itself_is_the_number(number: float) -> None:
     assert inverse == _read(1 / math.sqrt(number)) == _read(number**-0.5)
     assert multiply(inverse, as_scalar(number)) == root
     assert multiply(root, _read(math.sqrt(5))) == _read(math.sqrt(5 * number))
-    assert float(root) == math.sqrt(number)  # type: ignore[arg-type]
+    assert float(root) == math.sqrt(number)
     assert multiply(root, _read(math.sqrt(number) * (1 + 1e-12))) != as_scalar(number)
 
 
@@ -141,7 +144,14 @@ def test_arithmetic_with_sizes() -> None:
     assert multiply(half, as_scalar(s)) == Fraction(1, 2)
     assert isinstance(multiply(half, as_scalar(s)), Fraction)
     assert add(as_scalar(s), as_scalar(-s)) == 0
-    assert to_sympy(Fraction(2, 3)) == sympy.Rational(2, 3)
+    assert multiply(Fraction(2, 3), s) == multiply(s, Fraction(2, 3)) == sympy.Rational(2, 3) * s
+    assert add(1 / s, ONE) == add(ONE, 1 / s) == (s + 1) / s
+    assert add(ONE / 2, ONE / 3) == as_scalar(Fraction(5, 6)) == Fraction(5, 6)
+    assert isinstance(add(s, -s), Fraction)
+    assert add(Fraction(1, 2), s) == add(s, Fraction(1, 2)) == s + sympy.Rational(1, 2)
+    assert divide(Fraction(2), s) == 2 / s
+    assert divide(s, Fraction(2)) == s / 2
+    assert as_scalar(sympy.Float(0.1)) == Fraction(1, 10)
 
 
 def test_division_by_zero() -> None:
@@ -160,3 +170,37 @@ def test_the_root_of_a_root_times_itself_is_the_root(number: int) -> None:
             multiply(multiply(factor, size), factor) == multiply(multiply(factor, factor), size) == multiply(root, size)
         )
     assert multiply(factor, _read((1 / math.sqrt(number)) ** 0.5 * (1 + 1e-12))) != root
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_inverse_roots_are_read_as_roots(sign: int) -> None:
+    for number in range(2, 200):
+        assert read(sign / math.sqrt(number), single=False) == sign * inverse_root(number)
+    assert read(sign * math.pi, single=False) == sign * Fraction(repr(math.pi))
+
+
+_NUMBERS = [
+    -as_scalar(math.sqrt(2)), 3 * as_scalar(math.sqrt(2)), 2 * as_scalar(3**0.25), Fraction(513781826074, 6313),
+    as_scalar(math.sqrt(1078)),
+    *(
+        factor * logarithm
+        for logarithm in (LOGARITHM_OF_TWO, 1 / LOGARITHM_OF_TWO, LOGARITHM_OF_TEN, 1 / LOGARITHM_OF_TEN)
+        for factor in (ONE, -ONE, Fraction(3), as_scalar(math.sqrt(2)))
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", _NUMBERS, ids=str)
+@pytest.mark.parametrize("single", [True, False])
+def test_roots_logarithms_and_simple_numbers_are_read_as_what_they_are(number: Fraction, single: bool) -> None:
+    """Of numbers that are one in single precision, that which the literal is in double precision."""
+    assert as_scalar(float(number)) == read(float(number), single) == number
+
+
+def test_numbers_at_the_ends_of_what_rounding_may_change() -> None:
+    assert read(0.0, single=True) == 0
+    assert difference(1e-50, Fraction(1, 10**50), single=True) == 1e-50
+    assert read(2**-19 + 4 * math.ulp(2**-19), single=True) == Fraction(1, 2**19)
+    long = Fraction(1, 7**20)
+    assert multiply((1 + Fraction(1, 2**190)) / long, long) == 1
+    assert multiply((1 + Fraction(1, 2**189)) / long, long) != 1

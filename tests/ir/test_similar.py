@@ -14,12 +14,40 @@ from verifycompile.ir.algebra import combine, sum_over
 from verifycompile.ir.exponential import MAXIMUM
 from verifycompile.ir.indicator import less_equal
 from verifycompile.ir.scalar import ONE
-from verifycompile.ir.term import CONSTANT, INTEGER_LEAF, LEAF, Axis, TermPool, View
+from verifycompile.ir.similarity import similarity_key, term_key
+from verifycompile.ir.term import CONSTANT, INTEGER_LEAF, LEAF, Axis, Operation, TermPool, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import FUNCTIONS
 from verifycompile.rewrites.similar import join_similar, stack_similar, sum_similar
 
 PIECES, ROWS, WIDTH = 4, 3, 2
+
+
+def test_keys_tell_operands_in_another_order_and_other_digits_apart() -> None:
+    pool = TermPool()
+    x, y = pool.leaf("x", (4,)), pool.leaf("y", (4,))
+    whole = pool.leaf("z", (8,))
+    digits = [View(ONE, whole.term, (8,), (((0, 4, 2), (CONSTANT, k, 4)),)) for k in range(2)]
+    low = [View(ONE, whole.term, (8,), (((CONSTANT, k, 4), (0, 1, 2)),)) for k in range(2)]
+    keys = [
+        similarity_key(pool, view)
+        for view in (*digits, *low, View(ONE, whole.term, (8,), (((0, 2, 2), (CONSTANT, 0, 4)),)))
+    ]
+    assert keys[0] == keys[1] != keys[4]
+    assert keys[2] == keys[3] != keys[0]
+
+    def key(operation: Operation, *operands: View) -> int:
+        return term_key(pool, pool.intern(operation, (), operands, (4,), 1, 0, (), ()))
+
+    ordered, unordered = Operation("ordered"), Operation("unordered", commutative=True)
+    for by_piece in (True, False):
+        operation = Operation("of a piece", attributes_by_piece=by_piece)
+        pieces = {term_key(pool, pool.intern(operation, (k,), (x,), (4,), 1, 0, (), ())) for k in range(2)}
+        assert len(pieces) == (1 if by_piece else 2)
+    assert key(ordered, x, y) != key(ordered, y, x)
+    assert key(unordered, x, y) == key(unordered, y, x) != key(unordered, x, x)
+
+
 Program = Callable[[Builder, View, View], View]
 
 

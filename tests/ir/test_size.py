@@ -13,6 +13,7 @@ s, t = sympy.symbols("s t", positive=True, integer=True)
 def test_an_integer_expression_becomes_an_int() -> None:
     assert type(normalize_size(sympy.Integer(6))) is int
     assert normalize_size(s * 2) == 2 * s
+    assert type(product([2 / s, s])) is int
 
 
 def test_product() -> None:
@@ -32,6 +33,7 @@ def test_quotient_of_expressions_holds_for_every_value() -> None:
     assert exact_quotient(6 * s, s) == 6
     assert exact_quotient(4 * s + 2, 2) == 2 * s + 1
     assert exact_quotient(s * (s + 1), 2) is None  # always even, but no polynomial with whole coefficients
+    assert exact_quotient(s * (s + 2), 2) is None
     assert exact_quotient(3 * s, 2) is None
     assert exact_quotient(s, t) is None
     assert exact_quotient(6, s) is None
@@ -40,6 +42,7 @@ def test_quotient_of_expressions_holds_for_every_value() -> None:
 def test_chain_of_integers() -> None:
     assert divisibility_chain({1, 12, 4, 2}) == [1, 2, 4, 12]
     assert divisibility_chain({1, 4, 6, 12}) is None
+    assert divisibility_chain({0, 1}) is None
 
 
 def test_chain_of_expressions() -> None:

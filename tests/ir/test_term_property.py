@@ -20,7 +20,7 @@ from verifycompile.ir.indicator import LESS, is_indicator
 from verifycompile.ir.inequality import is_whole
 from verifycompile.ir.pieces import CONCATENATE
 from verifycompile.ir.sign import is_nonnegative
-from verifycompile.ir.term import Term, TermPool, View
+from verifycompile.ir.term import Operation, Term, TermPool, View
 from verifycompile.ir.term_property import TermProperty
 from verifycompile.refinement.check import new_pool
 from verifycompile.rewrites.finders import shares
@@ -37,6 +37,11 @@ def chain(pool: TermPool, first: View, depth: int = DEPTH) -> View:
             [elementwise(pool, MAXIMUM, (), (value, first)), elementwise(pool, POWER, (Fraction(1, 3),), (value,))],
         )
     return value
+
+
+def test_what_holds_no_infinity() -> None:
+    held = {"finite": True, "indicator": True, "whole": True, "places": True, "extreme": False, "nonnegative": False}
+    assert {field: Operation("of", **{field: True}).is_finite for field in held} == held
 
 
 def test_each_term_is_asked_once() -> None:

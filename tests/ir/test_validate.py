@@ -69,6 +69,20 @@ def test_views(change: dict[str, Any], message: str) -> None:
     assert str(error.value) == message
 
 
+s = sympy.Symbol("s", positive=True, integer=True)
+
+
+def test_what_is_known_of_symbolic_and_empty_sizes_alone_is_asked() -> None:
+    pool = TermPool()
+    x = pool.leaf("x", (2 * s + 2, 4, 0))
+    validate(x)
+    validate(View(ONE, x.term, (2, s + 1, 4, 0), (((0, 1, 2), (1, 1, s + 1)), ((2, 1, 4),), ((3, 1, 0),))))
+    validate(View(ONE, x.term, (4, 0), (((CONSTANT, 0, 2 * s + 2),), ((0, 1, 4),), ((1, 1, 0),))))
+    validate(View(ONE, x.term, (2 * s + 2, 0), (((0, 1, 2 * s + 2),), ((CONSTANT, s, 4),), ((1, 1, 0),))))
+    validate(View(ONE, x.term, (4, 0), (((CONSTANT, 5, 2 * s + 2),), ((0, 1, 4),), ((1, 1, 0),))))
+    validate(pool.zero((3,)))
+
+
 def term(
     pool: TermPool, operation: Operation, *operands: View, sizes: tuple[int, ...] = (8, 6), **changes: Any
 ) -> Term:

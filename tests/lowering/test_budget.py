@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 
 import pytest
@@ -13,7 +14,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 from tests.lowering.graphs import GraphBuilder, blockers
 from tests.support import fake_mesh_world
 from verifycompile import Verdict, verify
-from verifycompile.ir import budget
+from verifycompile.ir import budget, limit
 from verifycompile.ir.budget import Budget, BudgetExceededError, Limits
 from verifycompile.ir.term import TermPool
 
@@ -51,6 +52,49 @@ def test_seconds_of_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
             pass
         with pytest.raises(BudgetExceededError, match=r"^its normal form took 0 seconds$"):
             found.spend()
+
+
+def test_each_node_has_its_steps_and_the_clock_is_read_every_64_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, clock = Budget(), [0.0]
+    monkeypatch.setattr(time, "thread_time", lambda: clock[0])
+    found.limits = Limits(node_steps=200, node_seconds=1.0)
+    with found.node():
+        clock[0] = 1.0
+        for _ in range(100):
+            found.spend()
+        clock[0] = 1.5
+        for _ in range(27):
+            found.spend()
+        with pytest.raises(BudgetExceededError, match="seconds"):
+            found.spend()
+    with found.node():
+        for _ in range(200):
+            found.spend()
+        with found.node():  # one that is needed for it
+            pass
+        with pytest.raises(BudgetExceededError, match="steps"):
+            found.spend()
+
+
+class _Reached:
+    place: object = None
+
+    def check(self) -> None:
+        raise TimeoutError
+
+
+def test_a_limit_of_the_thread_ends_the_work() -> None:
+    reached = _Reached()
+    limit.put(reached)
+    try:
+        for work in (limit.check, Budget().spend, functools.partial(limit.note_place, "node")):
+            with pytest.raises(TimeoutError):
+                work()
+    finally:
+        limit.put(None)
+    assert reached.place is None
+    limit.check()
+    limit.note_place("node")
 
 
 def test_what_is_done_between_nodes_is_not_limited() -> None:

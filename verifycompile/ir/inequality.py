@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, combine, elementwise, iota, max_size, open_view
 from verifycompile.ir.relabel import merge_digits
-from verifycompile.ir.scalar import ONE, Scalar, add, as_scalar, divide, multiply, to_sympy
+from verifycompile.ir.scalar import ONE, Scalar, add, as_scalar, divide, multiply
 from verifycompile.ir.size import Size, product
 from verifycompile.ir.term import CONSTANT, UNIT, Digit, Operation, Term, TermPool, View
 from verifycompile.ir.term_property import TermProperty
@@ -256,8 +256,9 @@ def _is_whole_number(value: Scalar) -> bool:
 def _sign(value: Scalar) -> int | None:
     if isinstance(value, Fraction):
         return 1 if value > 0 else -1
-    known = to_sympy(value)
-    return 1 if known.is_positive else -1 if known.is_negative else None
+    if value.is_positive:
+        return 1
+    return -1 if value.is_negative else None
 
 
 def split_digits(digits: dict[Digit, Scalar]) -> dict[Digit, Scalar]:

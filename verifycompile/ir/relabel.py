@@ -45,18 +45,15 @@ def extract(digits: Sequence[Digit], divisor: Size, size: Size) -> list[Digit]:
         dim, inner, extent = digit
         if need == 1:
             break
-        if extent == 1:
+        rest = exact_quotient(skip, extent)
+        if rest is not None:
+            skip = rest
             continue
-        if skip != 1:
-            rest = exact_quotient(skip, extent)
-            if rest is not None:
-                skip = rest
-                continue
-            upper = exact_quotient(extent, skip)
-            if upper is None:
-                raise UnalignedError(f"boundary {skip} inside a digit of size {extent}")
-            dim, inner, extent = _upper_part(dim, inner, skip, upper)
-            skip = 1
+        upper = exact_quotient(extent, skip)
+        if upper is None:
+            raise UnalignedError(f"boundary {skip} inside a digit of size {extent}")
+        dim, inner, extent = _upper_part(dim, inner, skip, upper)
+        skip = 1
         rest = exact_quotient(need, extent)
         if rest is not None:
             taken.append((dim, inner, extent))
@@ -150,8 +147,7 @@ def remove_dim(view: View, dim: int) -> View:
     """Drop a dimension on which the value does not depend (any size)."""
     if view.uses(dim):
         raise ValueError(f"the value depends on dimension {dim}")
-    axes = tuple(tuple(d if d[0] < dim else (d[0] - 1, d[1], d[2]) for d in axis) for axis in view.axes)
-    return View(view.coefficient, view.term, view.shape[:dim] + view.shape[dim + 1 :], axes)
+    return permute(view, [*range(dim), *range(dim + 1, view.rank)])
 
 
 def broadcast_to(view: View, shape: tuple[Size, ...], keep: int) -> View:
@@ -160,18 +156,12 @@ def broadcast_to(view: View, shape: tuple[Size, ...], keep: int) -> View:
     result = view
     for _ in range(missing):
         result = insert_dim(result, keep)
-    target = view.shape[:keep] + shape
-    return result if result.shape == target else View(result.coefficient, result.term, target, result.axes)
+    return View(result.coefficient, result.term, view.shape[:keep] + shape, result.axes)
 
 
 def split_dim(view: View, dim: int, outer: Size, inner: Size) -> View:
     """Replace ``dim`` by two dimensions of sizes ``outer`` and ``inner``. Raises UnalignedError."""
-    shape = (*view.shape[:dim], outer, inner, *view.shape[dim + 1 :])
-    replacement = {
-        d: [(d if d < dim else d + 1, 1, size)] if d != dim else [(dim, 1, outer), (dim + 1, 1, inner)]
-        for d, size in enumerate(view.shape)
-    }
-    return substitute(view, replacement, shape)
+    return replace_dim(insert_dim(view, dim, outer), dim + 1, [(dim, 1, outer), (dim + 1, 1, inner)], inner)
 
 
 def replace_dim(view: View, dim: int, digits: Sequence[Digit], size: Size) -> View:
@@ -190,10 +180,6 @@ def select(view: View, dim: int, index: Size) -> View:
 def narrow(view: View, dim: int, start: Size, length: Size) -> View:
     """``torch.narrow`` where the piece is one aligned block, or whole periods. Raises UnalignedError otherwise."""
     size = view.shape[dim]
-    if length == size:
-        return view
-    if not view.uses(dim):
-        return View(view.coefficient, view.term, (*view.shape[:dim], length, *view.shape[dim + 1 :]), view.axes)
     count, block = exact_quotient(size, length), exact_quotient(start, length)
     if count is None or block is None:
         if _repeats(view, dim, start) and _repeats(view, dim, length):

@@ -10,11 +10,11 @@ exception is ``1 / math.sqrt(n)``, which is rounded twice and written everywhere
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import struct
 from collections.abc import Iterator
 from fractions import Fraction
+from typing import Any
 
 import sympy
 
@@ -71,6 +71,8 @@ def read(value: float, single: bool) -> Fraction:
     held = _held(value, single)
     if not math.isfinite(held):
         raise NonFiniteScalarError(f"{value} is not a real number")
+    if value == 0:
+        return ZERO
     candidates = list(_simple_numbers(value))
     exact = (number for number in candidates if float(number) == value)
     same = (number for number in candidates if _held(float(number), single) == held)
@@ -82,7 +84,7 @@ def read(value: float, single: bool) -> Fraction:
 
 def _held(value: float, single: bool) -> float:
     """What torch computes with where a program writes ``value``."""
-    if not single or not math.isfinite(value):
+    if not single:
         return value
     try:
         return struct.unpack("f", struct.pack("f", value))[0]
@@ -92,17 +94,16 @@ def _held(value: float, single: bool) -> float:
 
 def _inverse_of_a_root(value: float) -> Fraction | None:
     """The inverse root of a whole number, where ``value`` is what ``1 / math.sqrt(number)`` gives."""
-    number = round(1 / Fraction(value) ** 2) if 0 < abs(value) < 1 else 0
-    if not 1 < number <= _LARGEST_ROOT or 1 / math.sqrt(number) != abs(value):
+    exact = Fraction(value)
+    number = round(1 / exact**2)
+    if number not in range(1, _LARGEST_ROOT) or 1 / math.sqrt(number) != abs(value):
         return None
-    return inverse_root(number) * (1 if value > 0 else -1)
+    return inverse_root(number) * _sign(exact)
 
 
 def inverse_root(number: int) -> Fraction:
     """``1 / sqrt(number)`` as all ways of writing it are read."""
-    power = Fraction(1, number)
-    root = _precise_root(power, 2)
-    return Fraction(1, math.isqrt(number)) if root is None else root
+    return _precise_root(Fraction(1, number), 2)
 
 
 def difference(value: float, number: Fraction, single: bool) -> float:
@@ -132,9 +133,7 @@ def _simple_numbers(value: float) -> Iterator[Fraction]:
     if root is not None:
         yield root
     for logarithm in (LOGARITHM_OF_TWO, 1 / LOGARITHM_OF_TWO, LOGARITHM_OF_TEN, 1 / LOGARITHM_OF_TEN):
-        yield logarithm if value > 0 else -logarithm
-        share = exact / logarithm
-        factor = _simple_neighbour(share, abs(share) * _ROUNDING) or _root_near(share, _ROUNDING)
+        factor = _root_near(exact / logarithm, _ROUNDING)
         if factor is not None:
             yield factor * logarithm
 
@@ -148,7 +147,7 @@ def _shortest_decimal(single: float) -> Fraction:
     return next(Fraction(text) for text in decimals if _held(float(text), True) == single)
 
 
-def _simplify(expression: sympy.Expr) -> Scalar:
+def _simplify(expression: Any) -> Scalar:
     if expression.is_Rational:
         return Fraction(int(expression.p), int(expression.q))  # pyright: ignore[reportAttributeAccessIssue]  # a rational number of sympy
     if expression.is_Float:
@@ -156,20 +155,8 @@ def _simplify(expression: sympy.Expr) -> Scalar:
     return sympy.cancel(expression)
 
 
-def to_sympy(value: Scalar) -> sympy.Expr:
-    if isinstance(value, Fraction):
-        return sympy.Rational(value.numerator, value.denominator)
-    return value
-
-
-def _is_short(value: Fraction) -> bool:
-    return value.denominator <= _SIMPLE_DENOMINATOR
-
-
 def _simple_neighbour(value: Fraction, tolerance: Fraction) -> Fraction | None:
     """The simple number, times a power of two, that rounding may have turned into ``value``."""
-    if value == 0:
-        return None
     # As a number between 1/2 and 2, so that sizes, which are often powers of two, do not count.
     shift = value.numerator.bit_length() - value.denominator.bit_length()
     mantissa = value / Fraction(2) ** shift
@@ -184,44 +171,30 @@ def _root_near(value: Fraction, tolerance: Fraction) -> Fraction | None:
     A program can only write roots rounded. They stand for a rational multiple of the second or fourth root of a whole
     number without such powers, of which all have the same, very precise fraction.
     """
-    if value == 0:
-        return None
     # As a number between 1/2 and 2, so that sizes, which are often powers of two, do not count.
     scale = Fraction(2) ** (value.numerator.bit_length() - value.denominator.bit_length())
     for order in (2, 4):
         power = _simple_neighbour((value / scale) ** order, order * tolerance)
-        if power is not None and max(power.numerator, power.denominator) <= _LARGEST_ROOT:
-            root = _precise_root(power, order)
-            return None if root is None else root * scale * (1 if value > 0 else -1)
+        if power is not None:
+            return _precise_root(power, order) * scale * _sign(value)
     return None
 
 
-def _precise_root(power: Fraction, order: int) -> Fraction | None:
-    """A root of a number, as a rational times the root of a whole number; None where that is 1."""
+def _sign(value: Fraction) -> Fraction:
+    return value / abs(value)
+
+
+def _precise_root(power: Fraction, order: int) -> Fraction:
+    """A root of a number, as a rational times the root of a whole number."""
     outside, inside = ONE, 1
-    for base, exponent in itertools.chain(_factors(power.numerator, 1), _factors(power.denominator, -1)):
-        outside *= Fraction(base) ** (exponent // order)
-        inside *= base ** (exponent % order)
-    if inside == 1:
-        return None
+    for number, sign in ((power.numerator, 1), (power.denominator, -1)):
+        for base, count in sympy.factorint(number).items():
+            outside *= Fraction(base) ** (sign * count // order)
+            inside *= base ** (sign * count % order)
     root = inside << (order * _ROOT_BITS)
     for _ in range(order // 2):
         root = math.isqrt(root)
     return outside * Fraction(root, 1 << _ROOT_BITS)
-
-
-def _factors(number: int, sign: int) -> Iterator[tuple[int, int]]:
-    """The prime factors, with their exponents times ``sign``."""
-    factor = 2
-    while factor * factor <= number:
-        count = 0
-        while number % factor == 0:
-            number, count = number // factor, count + 1
-        if count:
-            yield factor, sign * count
-        factor += 1
-    if number > 1:
-        yield number, sign
 
 
 def _as_root(value: Fraction) -> Fraction:
@@ -229,37 +202,36 @@ def _as_root(value: Fraction) -> Fraction:
     return value if root is None else root
 
 
-def _rounded(result: Fraction, left: Fraction, right: Fraction) -> Fraction:
+def _rounded(result: Fraction, right: Fraction) -> Fraction:
     """A product or quotient of two numbers of which roots may be part: ``sqrt(2) * sqrt(2)`` is 2 in every order.
 
     Roots alone are rounded, in bits that no float has: what is computed of other numbers is exact.
     """
-    if _is_short(result) or _is_short(right):
+    if min(result.denominator, right.denominator) <= _SIMPLE_DENOMINATOR:  # most are, and are what rounding gives
         return result
-    if _is_short(left):
-        return _as_root(result)
     simple = _simple_neighbour(result, _ROOT_ROUNDING)
     return _as_root(result) if simple is None else simple
 
 
 def multiply(left: Scalar, right: Scalar) -> Scalar:
-    if left is ONE or right is ONE:  # nearly all coefficients are this very object
-        return right if left is ONE else left
+    if left is ONE:  # as nearly all coefficients are
+        return right
+    if right is ONE:
+        return left
     if isinstance(left, Fraction) and isinstance(right, Fraction):
-        return _rounded(left * right, left, right)
-    return _simplify(to_sympy(left) * to_sympy(right))
+        return _rounded(left * right, right)
+    return _simplify(sympy.sympify(left * right))
 
 
 def divide(left: Scalar, right: Scalar) -> Scalar:
     """Quotient. Raises ZeroDivisionError for a zero divisor."""
     if isinstance(left, Fraction) and isinstance(right, Fraction):
-        return _rounded(left / right, left, right)
+        return _rounded(left / right, right)
     if right == 0:
         raise ZeroDivisionError("division by a zero coefficient")
-    return _simplify(to_sympy(left) / to_sympy(right))
+    return _simplify(sympy.sympify(left / right))
 
 
 def add(left: Scalar, right: Scalar) -> Scalar:
-    if isinstance(left, Fraction) and isinstance(right, Fraction):
-        return left + right
-    return _simplify(to_sympy(left) + to_sympy(right))
+    total = left + right
+    return total if isinstance(total, Fraction) else _simplify(sympy.sympify(total))

@@ -34,8 +34,6 @@ def similarity_key(pool: TermPool, view: View) -> int:
 
 def term_key(pool: TermPool, wanted: Term) -> int:
     def key(term: Term) -> int:
-        if not term.operands:
-            return _number(pool, ("leaf", term.id))
         inner = [similarity_key(pool, view) for view in term.operands]
         return _number(pool, (frame(term), tuple(sorted(inner) if term.operation.commutative else inner)))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Iterable
 
 import sympy
@@ -16,19 +17,15 @@ Size = int | sympy.Expr
 
 def normalize_size(size: Size) -> Size:
     """Return an int where the expression is a known integer."""
-    if isinstance(size, int | sympy.Integer):
-        return int(size)
+    if isinstance(size, int):
+        return size
     expanded = sympy.factor_terms(size)
     return int(expanded) if expanded.is_Integer else expanded
 
 
 def product(sizes: Iterable[Size]) -> Size:
     """Product of sizes; 1 for none."""
-    result: Size = 1
-    for size in sizes:
-        if size != 1:
-            result = size if result == 1 else result * size
-    return result if isinstance(result, int) else normalize_size(result)
+    return normalize_size(math.prod(sizes))
 
 
 def exact_quotient(numerator: Size, denominator: Size) -> Size | None:

@@ -30,8 +30,6 @@ def validate(view: View) -> None:
         return printer().show(view)
 
     check_sizes(view.shape, where)
-    if view.is_zero and not view.term.index_sizes and not view.axes:
-        return
     check_axes(view.axes, view.term.shape, view.shape, where)
 
 
@@ -80,6 +78,4 @@ def check_axes(axes: Sequence[Axis], sizes: Sequence[Size], shape: Sequence[Size
 
 
 def equal_sizes(left: Size, right: Size) -> bool:
-    return left == right or (
-        (not isinstance(left, int) or not isinstance(right, int)) and exact_quotient(left, right) == 1
-    )
+    return left == right or exact_quotient(left, right) == 1
