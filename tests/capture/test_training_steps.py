@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import linecache
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -373,6 +374,48 @@ def summed(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[..., 
 def test_sum_loss_under_ddp_is_refuted(mesh: DeviceMesh) -> None:
     report = report_of(summed, summed, wrap=DistributedDataParallel)
     assert report.verdict is Verdict.REFUTED, str(report)
+
+
+SCALED_LOSSES = {
+    "scaled": ("leave out the multiplication by 8 at line {}", "loss = F.mse_loss(model(x), y) * 8"),
+    "returned": ("divide `output.0` by 8 where it is returned", "return returned.detach()"),
+}
+"""The hint, and the line that it is about, of a loss that is scaled, and of one whose gradients are unscaled."""
+
+
+def scaled_loss(mistake: str) -> Callable[..., Any]:
+    def parallel(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
+        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            loss = F.mse_loss(model(x), y) * 8
+            loss.backward()
+            for parameter in model.parameters() if mistake != "scaled" else ():
+                assert parameter.grad is not None
+                parameter.grad.div_(8)
+            optimizer.step()
+            optimizer.zero_grad()
+            returned = loss if mistake else loss / 8
+            return returned.detach()
+
+        return step
+
+    return parallel
+
+
+@pytest.mark.causes
+@pytest.mark.parametrize("mistake", ["", *SCALED_LOSSES])
+def test_a_scaled_loss_is_mended_with_its_gradients(mistake: str, mesh: DeviceMesh) -> None:
+    single = partial(plain, clip=False)
+    report = report_of(scaled_loss(mistake), single, wrap=DistributedDataParallel)
+    if not mistake:
+        assert report.verdict is Verdict.VERIFIED, str(report)
+        return
+    (finding,) = report.findings
+    hint, text = SCALED_LOSSES[mistake]
+    assert report.verdict is Verdict.REFUTED
+    place = finding.impl_location
+    assert place is not None
+    assert linecache.getline(place.file, place.line).strip() == text
+    assert (finding.code, finding.hint) == ("VC103", f"{hint.format(place.line)} (checked)")
 
 
 CODES = {"": [], "not divided": ["VC103"], "never synchronized": ["VC101"]}

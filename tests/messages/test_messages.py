@@ -23,7 +23,7 @@ error[VC116]: summand added on every rank before a reduction
 27 |         return reduce_from(F.linear(x, self.weight, self.bias), self.group)
    |                            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ every rank adds `bias` before the sum over `tp`, which then has it 2 times
    = note: output `output.0`
-   = help: add `bias` after the sum over `tp`, or divided by 2 before it (checked)
+   = help: add `bias` after the sum over `tp` (checked)
    = see: verifycompile explain VC116
 """,
     "mask": """\

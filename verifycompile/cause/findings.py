@@ -124,6 +124,8 @@ def _of_first(finding: Finding, cause: Cause, suffix: str, *, alone: bool, of_an
     # A value of each rank's own samples has another scale: that it is not reduced says more.
     is_scale_of_own = finding.code == "VC103" and cause.move.code == "VC101" and not cause.move.is_late
     named = (alone and told) or cause.move.is_late or (is_here and not is_scale_of_own)
+    # Where what is returned is right but for a factor, nothing that a reduction would mend is wrong.
+    named = named and not (cause.move.is_late and (cause.move.code, finding.code) == ("VC103", "VC101"))
     named = named and (cause.move.code == finding.code or cause.move.code not in _TELLING)
     if finding.code not in _VAGUE and named and not of_another:
         return hinted

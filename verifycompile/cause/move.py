@@ -14,7 +14,7 @@ import torch.fx
 from verifycompile.cause.draft import Draft
 from verifycompile.cause.frontier import wholes
 from verifycompile.cause.trial import Outcome, Trial
-from verifycompile.program import Mesh, Program, ProgramOutput
+from verifycompile.program import Mesh, Program, ProgramOutput, Role
 from verifycompile.torch_interface.evaluation import is_view
 from verifycompile.torch_interface.model_lines import model_location_of
 from verifycompile.torch_interface.value_names import GRADIENT_OF, is_backward, names_of_inputs, operator_of, value_name
@@ -37,6 +37,7 @@ class Move:
     message that says so, and the hint what to do. ``apply`` changes a draft that has a node of this name.
     ``is_late``: it mends an output where it leaves the program, which says where the fault shows, not where it is.
     ``pointed``: what is shown to the user, where that is a node of the graph of other ranks, or one that nothing reads.
+    ``lacks_derivative``: in the source it changes gradients as well, which ``apply`` leaves as they are.
     """
 
     kind: tuple[object, ...]
@@ -46,6 +47,7 @@ class Move:
     apply: Callable[[Draft], None]
     is_late: bool = False
     pointed: torch.fx.Node | None = None
+    lacks_derivative: bool = False
 
     @property
     def inserts(self) -> bool:
@@ -164,6 +166,23 @@ class Scene:
     @functools.cached_property
     def needed(self) -> frozenset[torch.fx.Node]:
         return frozenset(self.order)
+
+    @functools.cached_property
+    def roots(self) -> Mapping[torch.fx.Node, Sequence[torch.fx.Node]]:
+        """The values at which backward passes begin that the program makes itself -> the gradients that these begin
+        with: numbers of the value's shape.
+        """
+        found: dict[torch.fx.Node, list[torch.fx.Node]] = {}
+        given = any(item.role is Role.TANGENT for item in self.draft.program.inputs)
+        for node in () if given else self.draft.program.graph.graph.nodes:
+            if node.target is torch.ops.aten.ones_like.default:
+                found.setdefault(node.all_input_nodes[0], []).append(node)
+        return found
+
+    @functools.cached_property
+    def differentiated(self) -> frozenset[torch.fx.Node]:
+        """The values of which such a backward pass may take derivatives."""
+        return frozenset(ancestors(self.roots))
 
 
 def fixed(message: str, hint: str) -> Texts:

@@ -11,11 +11,12 @@ from fractions import Fraction
 
 import torch
 import torch.fx
+from torch.distributed.tensor.placement_types import Partial
 
 from verifycompile.capture.merged_ranks import ON_RANK
 from verifycompile.cause.draft import Draft
 from verifycompile.cause.move import Move, Scene, computed, fixed, is_derivative, is_floating
-from verifycompile.program import OutputKind, Program
+from verifycompile.program import OutputKind, Program, Role
 from verifycompile.torch_interface.model_lines import model_location_of
 from verifycompile.torch_interface.ranks import functional_collectives
 from verifycompile.torch_interface.value_names import is_backward
@@ -50,11 +51,14 @@ def ratios(scene: Scene) -> list[Fraction]:
             continue
         shape = scene.outcome.program.mesh.shape if scene.outcome.program.mesh is not None else ()
         required = output.placements if output.placements is not None and shape else None
-        for placements in [required] if required is not None else clean_placements(reference.dim(), shape):
+        layouts = [required] if required is not None else clean_placements(reference.dim(), shape)
+        # What ranks hold parts of may be meant as their mean or as their sum.
+        for placements in sorted(layouts, key=lambda layout: sum(item == Partial("sum") for item in layout)):
             ratio = _ratio(reference, tensors, shape, placements)
             if ratio is not None and ratio != 1:
                 found[ratio] = None
-                break
+                if not any(isinstance(item, Partial) for item in placements):
+                    break
     return list(found)
 
 
@@ -155,13 +159,15 @@ def _changed_factors(scene: Scene, found: list[Fraction], surplus: frozenset[obj
 
     ``surplus``: factors that the program has oftener than the spec, which may be left out whatever the ratio is.
     """
+    of_loss = _factors_of_loss(scene)
+    derivatives = frozenset(of_loss.values())
     for node in reversed(scene.calls):
         if node.target not in (*_TIMES, *_OVER) or not _is_number(node.args[1]) or not is_floating(node):
             continue
         if node.meta.get("autograd_backward"):
             continue  # a factor of a derivative, which stands nowhere in the source
         constant, source = _constant(node), node.args[0]
-        if constant == 0 or not isinstance(source, torch.fx.Node):
+        if constant == 0 or not isinstance(source, torch.fx.Node) or node in derivatives:
             continue
         undone = _fraction(1 / constant if node.target in _TIMES else constant) if _factor(node) in surplus else None
         usual = _usual(scene, node)
@@ -169,12 +175,33 @@ def _changed_factors(scene: Scene, found: list[Fraction], surplus: frozenset[obj
         for ratio in found or usual:
             needless = _is_needless(constant, ratio, times=node.target in _TIMES)
             texts = functools.partial(_factor_texts, scene, node, ratio)
-            derived = _derived(scene, node)
-            if needless:
-                yield Move(("no factor",), node.name, "VC103", texts, _without(node.name, *derived))
-                continue
-            for names in [(node.name, *derived), (node.name,)] if derived else [(node.name,)]:
-                yield Move(("factor", ratio), node.name, "VC103", texts, _with_factor(names, ratio))
+            names = [node.name, *_derived(scene, node)]
+            names += [of_loss[node].name] if node in of_loss else []
+            if len(names) == 1 and has_derivative(scene, node):
+                continue  # a derivative that is not known would stay as it is
+            change = _without(*names) if needless else _with_factor(names, ratio)
+            yield Move(("no factor",) if needless else ("factor", ratio), node.name, "VC103", texts, change)
+
+
+def _factors_of_loss(scene: Scene) -> dict[torch.fx.Node, torch.fx.Node]:
+    """The factors of the losses at which a step's own backward passes begin -> their derivatives, in the same order."""
+    found: dict[torch.fx.Node, torch.fx.Node] = {}
+    to_see = [(root, first) for root, firsts in scene.roots.items() for first in firsts]
+    while to_see:
+        value, gradient = to_see.pop()
+        if value.target in _SUMS[:1]:
+            to_see += [(summand, gradient) for summand in value.all_input_nodes]
+        same = [user for user in gradient.users if _factor(user) == _factor(value) and user.args[0] is gradient]
+        if _factor(value) is not None and len(same) == 1:
+            found[value] = same[0]
+            to_see.append((value.all_input_nodes[0], same[0]))
+    return found
+
+
+def has_derivative(scene: Scene, node: torch.fx.Node) -> bool:
+    """Whether a change of the value in the source would change gradients that the captured program computes."""
+    of_line = any(is_derivative(later, node) for later in scene.draft.program.graph.graph.nodes)
+    return not is_backward(node) and (of_line or node in scene.differentiated)
 
 
 def _factor(node: torch.fx.Node) -> tuple[object, object] | None:
@@ -208,11 +235,13 @@ def scaled_values(scene: Scene, found: list[Fraction]) -> Iterator[Move]:
             yield from _scaled(scene, node, found)
     for output in scene.outputs:
         for ratio in found:
-            what = f"`{output.name}`"
+            what, place = f"`{output.name}`", " where it is returned"
+            if output.kind is not OutputKind.VALUE:
+                place = ""
             if output.kind is OutputKind.GRADIENT:
                 what = f"the gradient of `{output.name.partition('.')[2]}`"
-            texts = fixed(f"{what} is {_times(ratio)}", _mended(what, ratio))
-            change = _multiplied(output.node.name, float(ratio))
+            texts = fixed(f"{what} is {_times(ratio)}", _mended(what, ratio) + place)
+            change = _output_multiplied(output.name, float(ratio))
             yield Move(("scale", ratio), output.node.name, "VC103", texts, change, is_late=True)
 
 
@@ -225,9 +254,13 @@ def scaled_means(scene: Scene, found: list[Fraction]) -> Iterator[Move]:
 
 def _scaled(scene: Scene, node: torch.fx.Node, found: list[Fraction]) -> Iterator[Move]:
     late = any(output.node is node for output in scene.outputs)
+    lacks = has_derivative(scene, node)
+    if late and lacks:
+        return  # it is another value for the derivatives than what is returned
     for ratio in found:
         texts = functools.partial(_scaled_texts, scene, node, ratio)
-        yield Move(("scale", ratio), node.name, "VC103", texts, _multiplied(node.name, float(ratio)), is_late=late)
+        change = _multiplied(node.name, float(ratio))
+        yield Move(("scale", ratio), node.name, "VC103", texts, change, is_late=late, lacks_derivative=lacks)
 
 
 def _scaled_texts(scene: Scene, node: torch.fx.Node, ratio: Fraction, _: Draft) -> tuple[str, str]:
@@ -293,15 +326,19 @@ def added_on_every_rank(scene: Scene) -> Iterator[Move]:
                 ranks = scene.ranks(axes)
                 if ranks == 1 or (scene.values and set(axes) & set(differing)):
                     continue
-                texts = functools.partial(_added_texts, scene, operand, axes)
+                texts = functools.partial(_added_texts, scene, node, operand, axes)
                 change = _operand_scaled(node.name, operand.name, 1 / ranks)
                 yield Move(("add once", axes), node.name, "VC116", texts, change)
 
 
-def _added_texts(scene: Scene, operand: torch.fx.Node, axes: tuple[int, ...], _: Draft) -> tuple[str, str]:
+def _added_texts(
+    scene: Scene, node: torch.fx.Node, operand: torch.fx.Node, axes: tuple[int, ...], _: Draft
+) -> tuple[str, str]:
     over, value, ranks = scene.names(axes), scene.value(operand), scene.ranks(axes)
     message = f"every rank adds {value} before the sum over {over}, which then has it {ranks} times"
-    return message, f"add {value} after the sum over {over}, or divided by {ranks} before it"
+    hint = f"add {value} after the sum over {over}"
+    # Divided before the sum, it had a part of its gradient on each rank.
+    return message, hint if has_derivative(scene, node) else f"{hint}, or divided by {ranks} before it"
 
 
 def _adds(node: torch.fx.Node) -> bool:
@@ -383,6 +420,20 @@ def _multiplied(name: str, factor: float) -> Callable[[Draft], None]:
     def apply(draft: Draft) -> None:
         own = draft.node(name)
         draft.redirect(own, draft.insert(own, aten.mul.Tensor, (own, factor)))
+
+    return apply
+
+
+def _output_multiplied(name: str, factor: float) -> Callable[[Draft], None]:
+    """What is returned is multiplied, and with it the cotangent that comes back for it."""
+
+    def apply(draft: Draft) -> None:
+        for output in [item for item in draft.program.outputs if item.name == name]:
+            own = output.node
+            draft.redirect_outputs(own, draft.insert(own, aten.mul.Tensor, (own, factor)), {name})
+        for item in draft.program.inputs:
+            if item.role is Role.TANGENT and item.name == name:
+                draft.redirect(item.node, draft.insert(item.node, aten.mul.Tensor, (item.node, factor)))
 
     return apply
 

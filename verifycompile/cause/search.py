@@ -229,7 +229,7 @@ class _Search:
     def _mended(self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...]) -> tuple[Cause, ...]:
         """``causes``, which are applied, with those of the outputs that are still wrong."""
         if not outcome.wrong:
-            return causes if self._proved() else ()
+            return causes if _with_derivatives(causes) and self._proved() else ()
         if len(causes) == MAX_CAUSES:
             return ()
         focus, stages = self._focus(trial, outcome)
@@ -497,7 +497,8 @@ class _Search:
             if not self._apply(draft, moves):
                 continue
             after = self._outcome(trial, outcome, wanted)
-            if after is not None:
+            is_half = after is not None and not after.wrong and all(move.lacks_derivative for move in moves)
+            if after is not None and not is_half:
                 yield _Step(draft, moves, outcome.wrong & after.right), after
             self._undo()
 
@@ -609,6 +610,13 @@ def _forward(outcome: Outcome) -> frozenset[str]:
 def _wanted(outcome: Outcome) -> frozenset[str]:
     """What is to be mended first: where an output of the forward pass is wrong, no gradient can be right."""
     return outcome.wrong - outcome.backward or outcome.wrong
+
+
+def _with_derivatives(causes: Collection[Cause]) -> bool:
+    """Whether each change that changes gradients in the source comes with one of the backward pass of its line."""
+    return all(
+        any(is_derivative(other.node, cause.node) for other in causes) for cause in causes if cause.move.lacks_derivative
+    )
 
 
 def _texts(moves: tuple[Move, ...], draft: Draft) -> tuple[str, str]:
