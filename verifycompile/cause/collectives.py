@@ -15,7 +15,7 @@ from verifycompile.cause.draft import Draft
 from verifycompile.cause.move import Move, Scene, computed, fixed, is_floating
 from verifycompile.cause.whole_dimensions import laid_out
 from verifycompile.program import OutputKind, ProgramOutput, Role
-from verifycompile.torch_interface.gradient_marks import noted_owner
+from verifycompile.torch_interface.gradient_marks import is_written_out, noted_owner
 from verifycompile.torch_interface.ranks import functional_collectives
 from verifycompile.torch_interface.value_names import is_backward
 
@@ -171,7 +171,7 @@ def missing_gradient_reductions(scene: Scene) -> Iterator[Move]:
             for operation, axes in _ways(scene, output.node):
                 yield _reduced(scene, output.node, operation, axes, output)
     left = {owner: node for node in scene.calls if (owner := noted_owner(node)) and is_floating(node)}
-    for node in left.values():
+    for node in [node for node in left.values() if not scene.reaches(node, is_written_out)]:  # a wrapper reduces others
         for operation, axes in _ways(scene, node):
             kind = ("reduce", operation, axes, "gradient")
             yield dataclasses.replace(_reduced(scene, node, operation, axes, None), kind=kind)

@@ -127,7 +127,9 @@ def _of_first(finding: Finding, cause: Cause, suffix: str, *, alone: bool, of_an
     # Where what is returned is right but for a factor, nothing that a reduction would mend is wrong.
     named = named and not (cause.move.is_late and (cause.move.code, finding.code) == ("VC103", "VC101"))
     named = named and (cause.move.code == finding.code or cause.move.code not in _TELLING)
-    if finding.code not in _VAGUE and named and not of_another:
+    # Without a relation that was found, that operands lie in other ways is no more than a guess.
+    is_vague = finding.code in _VAGUE or (finding.code == "VC104" != cause.move.code and not finding.relation_found)
+    if not is_vague and named and not of_another:
         return hinted
     return dataclasses.replace(
         hinted,
@@ -135,7 +137,7 @@ def _of_first(finding: Finding, cause: Cause, suffix: str, *, alone: bool, of_an
         message=message,
         label=message,
         impl_location=place,
-        spec_location=None if of_another or not is_here or finding.code in _VAGUE else finding.spec_location,
+        spec_location=None if of_another or not is_here or is_vague else finding.spec_location,
         labels=helper_labels(cause.node),
         notes=tuple(note for note in finding.notes if not note.startswith(CAUSE_UNCERTAIN)),
         relation_found="",

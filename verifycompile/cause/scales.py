@@ -17,6 +17,7 @@ from verifycompile.capture.merged_ranks import ON_RANK
 from verifycompile.cause.draft import Draft
 from verifycompile.cause.move import Move, Scene, computed, fixed, is_derivative, is_floating
 from verifycompile.program import OutputKind, Program, Role
+from verifycompile.torch_interface.gradient_marks import is_written_out
 from verifycompile.torch_interface.model_lines import model_location_of
 from verifycompile.torch_interface.ranks import functional_collectives
 from verifycompile.torch_interface.value_names import is_backward
@@ -164,8 +165,8 @@ def _changed_factors(scene: Scene, found: list[Fraction], surplus: frozenset[obj
     for node in reversed(scene.calls):
         if node.target not in (*_TIMES, *_OVER) or not _is_number(node.args[1]) or not is_floating(node):
             continue
-        if node.meta.get("autograd_backward"):
-            continue  # a factor of a derivative, which stands nowhere in the source
+        if node.meta.get("autograd_backward") or is_written_out(node):
+            continue  # a factor of a derivative or of a wrapper, which stands nowhere in the source
         constant, source = _constant(node), node.args[0]
         if constant == 0 or not isinstance(source, torch.fx.Node) or node in derivatives:
             continue
@@ -229,7 +230,13 @@ def _factor_texts(scene: Scene, node: torch.fx.Node, ratio: Fraction, draft: Dra
 
 
 def scaled_values(scene: Scene, found: list[Fraction]) -> Iterator[Move]:
-    """Each value multiplied by a ratio, from the outputs backwards; then the outputs themselves."""
+    """Losses, for their backward pass alone, then each value, from the outputs backwards, then outputs, times a ratio."""
+    firsts = [(root, first) for root, firsts in scene.roots.items() for first in firsts if first in scene.needed]
+    counts = [scene.ranks(axes) for axes in scene.axis_sets]
+    usual = dict.fromkeys(ratio for count in counts for ratio in (Fraction(count), Fraction(1, count)))
+    for (root, first), ratio in itertools.product(firsts, found or usual):
+        texts = functools.partial(_loss_texts, scene, root, first, ratio)
+        yield Move(("scale loss", ratio), first.name, "VC103", texts, _multiplied(first.name, float(ratio)))
     for node in reversed(scene.calls):
         if computed(node) and is_floating(node) and not _is_mean(node):
             yield from _scaled(scene, node, found)
@@ -266,6 +273,13 @@ def _scaled(scene: Scene, node: torch.fx.Node, found: list[Fraction]) -> Iterato
 def _scaled_texts(scene: Scene, node: torch.fx.Node, ratio: Fraction, _: Draft) -> tuple[str, str]:
     value = scene.value(node)
     return f"{value} is {_times(ratio)}", f"{_mended(value, ratio)} at {scene.line(node)}"
+
+
+def _loss_texts(
+    scene: Scene, root: torch.fx.Node, first: torch.fx.Node, ratio: Fraction, _: Draft
+) -> tuple[str, str]:
+    value = scene.value(root)
+    return f"{value} is {_times(ratio)}", f"{_mended(value, ratio)} before its backward pass at {scene.line(first)}"
 
 
 def missing_factors(scene: Scene) -> Iterator[Move]:

@@ -267,6 +267,7 @@ class _Search:
         """What ``_mended`` finds of some stages at the nodes of ``focus``."""
         wanted = _wanted(outcome)
         partial: list[_Step] = []
+        to_try = {Stage.NEAR, Stage.MISSING}
         for stage in stages:
             forward: list[_Step] = []
             changes = self._changes(trial, outcome, wanted, stage, focus)
@@ -286,7 +287,9 @@ class _Search:
                 found = () if self.over else self._with_its_derivative(trial, outcome, causes, step, stage)
                 if found:
                     return found
-            if stage is Stage.NEAR and not partial:
+            is_last_missing = stage in to_try and len(to_try) == 1
+            to_try.discard(stage)
+            if is_last_missing and not partial:
                 found = self._on_the_way(trial, outcome, causes, focus, (likely, missing))
             else:
                 found = self._together(trial, outcome, causes, partial) if stage.is_last_of_likely else ()

@@ -24,7 +24,7 @@ from verifycompile.torch_interface.fully_shard_step import (
     fully_shard_in_step,
     groups_of_model,
 )
-from verifycompile.torch_interface.gradient_marks import mark_gradients
+from verifycompile.torch_interface.gradient_marks import mark_gradients, mark_written_out
 from verifycompile.torch_interface.outer import (
     OuterReduction,
     contract_of_ddp,
@@ -109,6 +109,7 @@ def _reduce(wrapper: DistributedDataParallel) -> None:
             raise WrapperError(f"`{name}` has no gradient after backward, which DistributedDataParallel waits for")
         dist.all_reduce(parameter.grad, group=wrapper.process_group)
         parameter.grad.div_(dist.get_world_size(wrapper.process_group))
+        mark_written_out(parameter.grad)
 
 
 def data_parallel_contract(model: nn.Module) -> OuterReduction | None:

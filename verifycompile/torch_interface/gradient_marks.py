@@ -17,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 _CARRIED = "custom"
 """Of a node's ``meta``, what torch carries over where a graph is traced again."""
 _OWNER = "gradient of"
+_WRITTEN_OUT = "written out"
 
 
 def mark_gradients(model: nn.Module, names: Callable[[str], str]) -> None:
@@ -24,16 +25,27 @@ def mark_gradients(model: nn.Module, names: Callable[[str], str]) -> None:
 
     ``names``: what a parameter is called where its name in the model is another one.
     """
-    mode: Any = get_proxy_mode()
-    if mode is None:
-        return
     for name, parameter in model.named_parameters():
-        gradient = parameter.grad
-        local = gradient._local_tensor if isinstance(gradient, DTensor) else gradient
-        held: Any = None if local is None else get_proxy_slot(local, mode.tracer, None)
-        if held is not None:
-            meta = held.proxy.node.meta
-            meta[_CARRIED] = {**meta.get(_CARRIED, {}), _OWNER: names(name)}
+        _note(parameter.grad, _OWNER, names(name))
+
+
+def mark_written_out(value: torch.Tensor) -> None:
+    """Notes at the node that holds a value that a wrapper computes it, by code that is no user's."""
+    _note(value, _WRITTEN_OUT, "wrapper")
+
+
+def is_written_out(node: torch.fx.Node) -> bool:
+    """Whether a wrapper's own code computes the value, which no user can change."""
+    return _WRITTEN_OUT in node.meta.get(_CARRIED, {})
+
+
+def _note(value: torch.Tensor | None, key: str, text: str) -> None:
+    mode: Any = get_proxy_mode()
+    local = value._local_tensor if isinstance(value, DTensor) else value
+    held: Any = None if local is None or mode is None else get_proxy_slot(local, mode.tracer, None)
+    if held is not None:
+        meta = held.proxy.node.meta
+        meta[_CARRIED] = {**meta.get(_CARRIED, {}), key: text}
 
 
 def noted_owner(node: torch.fx.Node) -> str:
