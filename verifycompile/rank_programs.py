@@ -22,6 +22,7 @@ from verifycompile.capture.merged_ranks import (
     with_outputs,
 )
 from verifycompile.capture.rank_schedule import OrderError
+from verifycompile.cause import right_record
 from verifycompile.cause.rank_graphs import RankGraphs
 from verifycompile.diagnostics.finding import Finding, Label
 from verifycompile.diagnostics.locate import helper_labels, place_of
@@ -65,7 +66,9 @@ def verify_ranks(spec: Program, ranks: Sequence[Program], mesh: Mesh, options: O
     """
     misread = misread_shards(spec, ranks, mesh)
     if misread is not None:
-        return _report_of(finding_of_mismatch(misread), spec, ranks, options)
+        finding = finding_of_mismatch(misread)
+        hint = right_record(misread, spec, ranks, functools.partial(_are_proved, spec, mesh))
+        return _report_of(dataclasses.replace(finding, hint=hint), spec, ranks, options)
     try:
         merged, layouts = _merged(spec, ranks, mesh)
         whole_spec, whole = with_outputs(merged, spec, layouts, mesh)
@@ -111,6 +114,13 @@ def programs_of_all_ranks(spec: Program, implementation: Program) -> tuple[Progr
 def proves_cut_alike(spec: Program, whole: Program) -> bool:
     """Whether the ranks' programs as one are proved, as they are or with tensors that both programs cut alike."""
     return proves(spec, whole) or any(proves(*programs) for programs in in_parts(spec, whole))
+
+
+def _are_proved(spec: Program, mesh: Mesh, ranks: Sequence[Program]) -> bool:
+    try:
+        return misread_shards(spec, ranks, mesh) is None and proves_cut_alike(*as_one_device(spec, mesh, ranks))
+    except (OrderError, UnmergeableError):
+        return False
 
 
 def find_layouts(spec: Program, merged: MergedRanks, mesh: Mesh) -> dict[str, Placements]:

@@ -21,6 +21,7 @@ from verifycompile.cause import (
     OneGraph,
     Subject,
     find_causes,
+    right_record,
     with_causes,
     with_gradients_passed,
     with_styles,
@@ -39,6 +40,7 @@ from verifycompile.options import Options
 from verifycompile.program import Blocker, Program
 from verifycompile.reduction.search import Search, find_difference
 from verifycompile.refinement.check import check_refinement
+from verifycompile.refinement.dtensor_results import CODE as MISREAD
 from verifycompile.refinement.mismatch import Mismatch
 from verifycompile.refinement.result import RefinementResult
 from verifycompile.rewrites.lemmas.functions import DEFINITIONS
@@ -162,8 +164,12 @@ def _report(
     causes: tuple[Cause, ...] = ()
     if verdict is Verdict.REFUTED and findings[0].code == "VC111":
         findings[0] = _with_gradients_passed(findings[0], spec, implementation, repairs)
+    misread = result.mismatch if result.mismatch is not None and result.mismatch.code == MISREAD else None
+    if verdict is Verdict.REFUTED and misread is not None:
+        hint = right_record(misread, spec, [implementation], lambda mended: repairs.proves(spec, mended[0]))
+        findings[0] = dataclasses.replace(findings[0], hint=hint)
     is_open = verdict is Verdict.REFUTED and not findings[0].hint
-    if is_open and result.mismatch is not None and not result.mismatch.certain:
+    if is_open and result.mismatch is not None and (misread is not None or not result.mismatch.certain):
         changeable = repairs.changeable or functools.partial(OneGraph, spec, implementation)
         shown = None if search is None else (search.spec, search.implementation)
         spent = proof_seconds, time.thread_time() - started

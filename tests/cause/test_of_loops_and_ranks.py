@@ -122,6 +122,19 @@ def exchanged_and_joined(mesh, wrong):
     return program
 
 
+def every_expert(x, w):
+    return torch.tanh(torch.einsum("ecd,edh->ech", x, w)) * 2
+
+
+def not_sent_back(mesh, wrong):
+    def program(x, w):
+        own = torch.tanh(funcol.all_to_all_single(x.contiguous(), None, None, mesh) @ w[0])
+        own = own * 2
+        return own if wrong else funcol.all_to_all_single(own, None, None, mesh)
+
+    return program
+
+
 def block(x, a, b, c):
     return (x + torch.relu(x @ a) @ b) @ c
 
@@ -288,6 +301,10 @@ MISTAKES = {
         squared, squared_by_ranks, of_size((2,), (3,)), {"x": (S0,)}, ((S0,),), "VC108",
         "total = total + x.square().sum()", "let rank 1 run line {line} too (checked)",
     ),
+    "not_sent_back": Mistake(
+        every_expert, not_sent_back, of_size((2, 2, 3), (1, 3, 3)), {"x": (S1,), "w": (S0,)}, ((S1,),), "VC104",
+        "own = own * 2", "exchange `own` over `tp` after line {line}, as line {before} does (checked)",
+    ),
     "scattered_along_columns": Mistake(
         squashed, scattered, of_size((4, 3), (3, 4)), {"x": (S1,), "w": (S0,)}, ((S0,),), "VC104",
         'y = funcol.reduce_scatter_tensor(x @ w, "sum", 1 - dim if wrong else dim, mesh)',
@@ -345,7 +362,7 @@ def test_the_mistake_is_told_at_its_line(name):
     hint, line = told_at_its_line(mistake)
     spec = inspect.getsourcelines(mistake.spec)
     last = spec[1] + next((number for number, line in enumerate(spec[0]) if "weights / weights" in line), 1)
-    assert hint == mistake.hint.format(line=line, next=line + 1, spec=last)
+    assert hint == mistake.hint.format(line=line, before=line - 1, next=line + 1, spec=last)
 
 
 def test_another_order_of_elements_is_no_difference_where_no_layout_is_asked_for():

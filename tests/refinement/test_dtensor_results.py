@@ -35,6 +35,8 @@ class Program:
     x: torch.Tensor
     placements: tuple[Placement, ...] | None
     message: str = ""
+    record: str = ""
+    """The placements, the shape and the strides with which the result is to be made again, "" where that is no help."""
 
     def argument(self, mesh: DeviceMesh) -> torch.Tensor:
         return self.x if self.placements is None else distribute_tensor(self.x, mesh, self.placements)
@@ -119,6 +121,7 @@ WRONG = {
     "every rank another shape": Program(
         2, doubled_locally, doubled, numbers(3, 4), LINES,
         "`output.0` is a DTensor of shape [4, 4] on rank 0, [2, 4] on rank 1, the spec's has shape [3, 4]",
+        "(Shard(0),), shape=torch.Size((3, 4)), stride=(4, 1)",
     ),
     "chunks of its own": Program(
         2, cut(2), twice, numbers(2, 5), None,
@@ -128,10 +131,12 @@ WRONG = {
     "another shape than the spec's": Program(
         2, cut(3, (2, 6), (6, 1)), twice, numbers(2, 5), None,
         "`output.0` is a DTensor of shape [2, 6], the spec's has shape [2, 5]",
+        "(Shard(1),), shape=torch.Size((2, 5)), stride=(5, 1)",
     ),
     "another shape, of even shards": Program(
         2, rows(shape=torch.Size((6, 4)), stride=(4, 1)), twice, numbers(4, 4), LINES,
         "`output.0` is a DTensor of shape [6, 4], the spec's has shape [4, 4]",
+        "(Shard(0),), shape=torch.Size((4, 4)), stride=(4, 1)",
     ),
 }  # fmt: skip
 
@@ -178,6 +183,23 @@ def test_another_tensor_than_the_spec_s(name: str) -> None:
     assert (finding.code, finding.message) == ("VC110", WRONG[name].message)
     assert finding.impl_location is not None
     assert finding.impl_location.file == __file__
+    call = f"`DTensor.from_local(result.to_local(), mesh, {WRONG[name].record})`"
+    assert finding.hint == (f"record the shape of the whole: {call} (checked)" if WRONG[name].record else None)
+
+
+@pytest.mark.causes
+def test_parts_that_are_said_to_be_replicas() -> None:
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+
+        def program(x: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(DTensor.from_local(x, mesh, [Replicate()]))
+
+        report = verifycompile.verify(program, (numbers(2, 3),), spec=torch.tanh, mesh=mesh, in_placements={"x": LINES})
+    (finding,) = report.findings
+    assert (report.verdict, finding.code) == (Verdict.REFUTED, "VC110")
+    assert finding.hint == (
+        "say where its parts lie: `DTensor.from_local(result.to_local(), mesh, (Shard(0),))` (checked)"
+    )
 
 
 @pytest.mark.parametrize("name", OTHER_STRIDES)

@@ -17,6 +17,10 @@ from verifycompile.witness.inputs import global_shape
 
 Layout = tuple[Placement, ...]
 
+METADATA = "DTensor metadata"
+_LAID_OUT_BY = {"out_placements": "`out_placements`", METADATA: METADATA}
+"""What says how an output lies on the ranks."""
+
 _OPTIONS = {Role.INPUT: "in_placements", Role.PARAMETER: "param_placements", Role.BUFFER: "param_placements"}
 
 
@@ -31,8 +35,8 @@ def other_input_placements(scene: Scene) -> Iterator[Move]:
         if not isinstance(whole, torch.Tensor) or any(isinstance(one, Partial) for one in item.placements):
             continue
         for layout in _layouts(item, tuple(whole.shape), scene):
-            shown, option = _shown(layout), _OPTIONS[item.role]
-            message = f"`{item.name}` is placed {_shown(item.placements)}, where the program needs {shown}"
+            shown, option = shown_layout(layout), _OPTIONS[item.role]
+            message = f"`{item.name}` is placed {shown_layout(item.placements)}, where the program needs {shown}"
             hint = f'place `{item.name}` as {shown} in the plan (`{option}={{"{item.name}": {shown}}}`)'
             texts = fixed(message, hint)
             yield Move(("input", item.name, shown), item.node.name, "VC104", texts, _placed(item.name, layout))
@@ -63,22 +67,25 @@ def other_output_placements(scene: Scene) -> Iterator[Move]:
     """Each wanted output with a declared layout, in every other one."""
     for output in scene.outputs:
         value = output.node.meta.get("val")
-        if output.declared != "out_placements" or output.kind is not OutputKind.VALUE or output.placements is None:
+        if output.declared not in _LAID_OUT_BY or output.kind is not OutputKind.VALUE or output.placements is None:
             continue
         if not isinstance(value, torch.Tensor):
             continue
         kinds: list[Placement] = [Replicate(), *(Shard(dim) for dim in range(value.dim())), Partial("sum")]
         for layout in itertools.product(*(kinds if axis.size > 1 else [Replicate()] for axis in scene.mesh.axes)):
             if layout != output.placements:
-                shown, found = _shown(layout), _shown(output.placements)
-                message = f"`{output.name}` is returned as {shown}, `out_placements` says {found}"
+                shown, found = shown_layout(layout), shown_layout(output.placements)
+                message = f"`{output.name}` is returned as {shown}, {_LAID_OUT_BY[output.declared]} says {found}"
                 hint = f'if {shown} is meant, say so: `out_placements={{"{output.name}": {shown}}}`'
+                if output.declared == METADATA:
+                    hint = f"say where its parts lie: `DTensor.from_local(result.to_local(), mesh, {shown})`"
                 texts = fixed(message, hint)
                 change = _required(output.name, layout)
                 yield Move(("output", shown), output.node.name, "VC106", texts, change, is_late=True)
 
 
-def _shown(layout: Layout) -> str:
+def shown_layout(layout: Layout) -> str:
+    """Placements as users write them."""
     listed = ", ".join(_text(item) for item in layout)
     return f"({listed},)" if len(layout) == 1 else f"({listed})"
 
@@ -100,8 +107,11 @@ def _placed(name: str, layout: Layout) -> Callable[[Draft], None]:
 
 def _required(name: str, layout: Layout) -> Callable[[Draft], None]:
     def apply(draft: Draft) -> None:
+        draft.set_input_placements(name, layout)  # of its cotangent
         draft.set_outputs(
-            dataclasses.replace(item, placements=layout) if item.name == name else item
+            dataclasses.replace(item, placements=layout, global_shape=None, global_stride=None)
+            if item.name == name
+            else item
             for item in draft.program.outputs
         )
 

@@ -12,12 +12,13 @@ import torch.fx
 from torch.distributed.tensor.placement_types import Partial
 
 from verifycompile.cause.draft import Draft
-from verifycompile.cause.move import Move, Scene, computed, fixed, is_floating
+from verifycompile.cause.move import Move, Scene, computed, fixed, is_floating, shape_of
 from verifycompile.cause.whole_dimensions import laid_out
 from verifycompile.program import OutputKind, ProgramOutput, Role
 from verifycompile.torch_interface.gradient_marks import is_written_out, noted_owner
 from verifycompile.torch_interface.ranks import functional_collectives
 from verifycompile.torch_interface.value_names import is_backward
+from verifycompile.witness.interpreter import ancestors
 
 _GERUNDS = {"sum": "sums", "avg": "takes the mean", "max": "takes the maximum", "min": "takes the minimum"}
 _NOUNS = {"sum": "sum", "avg": "mean", "max": "maximum", "min": "minimum"}
@@ -160,6 +161,24 @@ def missing_reductions(scene: Scene) -> Iterator[Move]:
                 yield dataclasses.replace(
                     _reduced(scene, item.node, placement.reduce_op, (axis,), None), node=first.name
                 )
+
+
+def missing_exchanges(scene: Scene) -> Iterator[Move]:
+    """What the program exchanges between ranks at one place, exchanged in the same way once more further on."""
+    target, values = functional_collectives().all_to_all_single.default, [*filter(is_floating, reversed(scene.calls))]
+    for call, node in itertools.product([node for node in scene.calls if node.target is target], values):
+        if node is call or shape_of(node) != shape_of(call) or call not in ancestors([node]):
+            continue
+        over, value = scene.names(scene.draft.group_axes(call)) or "its group", scene.value(node)
+        message = f"{value} stays with the rank to which {scene.line(call)} sent what it is made of"
+        hint = f"exchange {value} over {over} after {scene.line(node)}, as {scene.line(call)} does"
+        change = functools.partial(_exchanged, node.name, call.name)
+        yield Move(("exchange again",), node.name, "VC104", fixed(message, hint), change)
+
+
+def _exchanged(name: str, like: str, draft: Draft) -> None:
+    own, call = draft.node(name), draft.node(like)
+    draft.redirect(own, draft.insert(own, call.target, (own, *call.args[1:]), call.meta["val"]))
 
 
 def missing_gradient_reductions(scene: Scene) -> Iterator[Move]:

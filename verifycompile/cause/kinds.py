@@ -11,6 +11,7 @@ from verifycompile.cause.as_spec import calls_of_spec, missing_summands
 from verifycompile.cause.boundary import other_input_placements, other_output_placements
 from verifycompile.cause.collectives import (
     exchanged_groups,
+    missing_exchanges,
     missing_gradient_reductions,
     missing_reductions,
     needless_collectives,
@@ -145,6 +146,7 @@ def unlikely(scene: Scene) -> tuple[Iterator[Move], ...]:
     """What else a change of one node may be: moves that are many."""
     return (
         lines_of_other_ranks(scene),
+        missing_exchanges(scene),
         unused_summands(scene),
         other_versions(scene),
         arguments_of_spec(scene),
