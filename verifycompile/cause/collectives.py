@@ -18,7 +18,7 @@ from verifycompile.program import OutputKind, ProgramOutput, Role
 from verifycompile.torch_interface.gradient_marks import is_written_out, noted_owner
 from verifycompile.torch_interface.ranks import functional_collectives
 from verifycompile.torch_interface.value_names import is_backward
-from verifycompile.witness.interpreter import ancestors
+from verifycompile.witness.interpreter import descendants
 
 _GERUNDS = {"sum": "sums", "avg": "takes the mean", "max": "takes the maximum", "min": "takes the minimum"}
 _NOUNS = {"sum": "sum", "avg": "mean", "max": "maximum", "min": "minimum"}
@@ -165,9 +165,10 @@ def missing_reductions(scene: Scene) -> Iterator[Move]:
 
 def missing_exchanges(scene: Scene) -> Iterator[Move]:
     """What the program exchanges between ranks at one place, exchanged in the same way once more further on."""
-    target, values = functional_collectives().all_to_all_single.default, [*filter(is_floating, reversed(scene.calls))]
-    for call, node in itertools.product([node for node in scene.calls if node.target is target], values):
-        if node is call or shape_of(node) != shape_of(call) or call not in ancestors([node]):
+    target = functional_collectives().all_to_all_single.default
+    calls = [(call, descendants([call])) for call in scene.calls if call.target is target]
+    for (call, later), node in itertools.product(calls, filter(is_floating, reversed(scene.calls))):
+        if node is call or node not in later or shape_of(node) != shape_of(call):
             continue
         over, value = scene.names(scene.draft.group_axes(call)) or "its group", scene.value(node)
         message = f"{value} stays with the rank to which {scene.line(call)} sent what it is made of"

@@ -180,6 +180,12 @@ class Scene:
         return found
 
     @functools.cached_property
+    def lines_of_backward(self) -> frozenset[tuple[str, int]]:
+        """The lines of which the backward pass computes derivatives."""
+        backward = filter(is_backward, self.draft.program.graph.graph.nodes)
+        return frozenset((place.file, place.line) for place in map(model_location_of, backward) if place is not None)
+
+    @functools.cached_property
     def differentiated(self) -> frozenset[torch.fx.Node]:
         """The values of which such a backward pass may take derivatives."""
         return frozenset(ancestors(self.roots))

@@ -201,7 +201,8 @@ def _factors_of_loss(scene: Scene) -> dict[torch.fx.Node, torch.fx.Node]:
 
 def has_derivative(scene: Scene, node: torch.fx.Node) -> bool:
     """Whether a change of the value in the source would change gradients that the captured program computes."""
-    of_line = any(is_derivative(later, node) for later in scene.draft.program.graph.graph.nodes)
+    place = model_location_of(node)
+    of_line = place is not None and (place.file, place.line) in scene.lines_of_backward
     return not is_backward(node) and (of_line or node in scene.differentiated)
 
 
