@@ -162,14 +162,9 @@ def _report(
         findings[0], search = _with_witness(findings[0], spec, implementation, result.relations)
         verdict = findings[0].verdict
     causes: tuple[Cause, ...] = ()
-    if verdict is Verdict.REFUTED and findings[0].code == "VC111":
-        findings[0] = _with_gradients_passed(findings[0], spec, implementation, repairs)
-    misread = result.mismatch if result.mismatch is not None and result.mismatch.code == MISREAD else None
-    if verdict is Verdict.REFUTED and misread is not None:
-        hint = right_record(misread, spec, [implementation], lambda mended: repairs.proves(spec, mended[0]))
-        findings[0] = dataclasses.replace(findings[0], hint=hint)
-    is_open = verdict is Verdict.REFUTED and not findings[0].hint
-    if is_open and result.mismatch is not None and (misread is not None or not result.mismatch.certain):
+    if verdict is Verdict.REFUTED:
+        findings[0] = _with_help_for_its_code(findings[0], spec, implementation, repairs, result.mismatch)
+    if verdict is Verdict.REFUTED and result.mismatch is not None and _is_open(findings[0], result.mismatch):
         changeable = repairs.changeable or functools.partial(OneGraph, spec, implementation)
         shown = None if search is None else (search.spec, search.implementation)
         spent = proof_seconds, time.thread_time() - started
@@ -211,6 +206,11 @@ def _report(
         second_look=look,
         programs=(spec, implementation),
     )
+
+
+def _is_open(finding: Finding, mismatch: Mismatch) -> bool:
+    """Whether a repair is to be sought: none is known yet, and what torch records is not all that is wrong."""
+    return not finding.hint and (finding.code == MISREAD or not mismatch.certain)
 
 
 def _right_by_code_outside(spec: Program, implementation: Program, result: RefinementResult) -> Multiplied | None:
@@ -457,11 +457,20 @@ def _at_output(finding: Finding, spec: Program, implementation: Program) -> Find
     )
 
 
-def _with_gradients_passed(finding: Finding, spec: Program, implementation: Program, repairs: Repairs) -> Finding:
+def _with_help_for_its_code(
+    finding: Finding, spec: Program, implementation: Program, repairs: Repairs, mismatch: Mismatch | None
+) -> Finding:
+    """The finding with what mends it, where its code says what alone that may be."""
     try:
-        return with_gradients_passed(finding, spec, implementation, repairs.proves, _SECONDS_FOR_CAUSES)
+        if finding.code == "VC111":
+            return with_gradients_passed(finding, spec, implementation, repairs.proves, _SECONDS_FOR_CAUSES)
+        if finding.code == MISREAD and mismatch is not None:
+            hint = right_record(mismatch, spec, [implementation], lambda mended: repairs.proves(spec, mended[0]))
+            return dataclasses.replace(finding, hint=hint)
     except Exception as error:  # noqa: BLE001 - the finding stands without help: what fails here can accept nothing
-        return finding.noted(cause_failures.failure("the search for a line that stops a gradient", error))
+        what = "a line that stops a gradient" if finding.code == "VC111" else "another record of a DTensor"
+        return finding.noted(cause_failures.failure(f"the search for {what}", error))
+    return finding
 
 
 def _mended(search: Search, implementation: Program, repairs: Repairs, causes: Sequence[Cause]) -> Program | None:

@@ -376,7 +376,8 @@ def test_sum_loss_under_ddp_is_refuted(mesh: DeviceMesh) -> None:
     """The division by the number of ranks is the wrapper's: nobody can leave it out."""
     report = report_of(summed, summed, wrap=DistributedDataParallel)
     assert report.verdict is Verdict.REFUTED, str(report)
-    assert (finding := report.findings[0]).impl_location is not None
+    (finding,) = report.findings
+    assert finding.impl_location is not None
     value, line = '`mse_loss` in `F.mse_loss(model(x), y, reduction="sum").backward()`', finding.impl_location.line
     assert finding.hint == f"multiply {value} by 2 before its backward pass at line {line} (checked)"
 

@@ -231,7 +231,7 @@ def _factor_texts(scene: Scene, node: torch.fx.Node, ratio: Fraction, draft: Dra
 
 
 def scaled_values(scene: Scene, found: list[Fraction]) -> Iterator[Move]:
-    """Losses, for their backward pass alone, then each value, from the outputs backwards, then outputs, times a ratio."""
+    """Losses, for their backward pass alone, then values, from the outputs backwards, then outputs, times a ratio."""
     firsts = [(root, first) for root, firsts in scene.roots.items() for first in firsts if first in scene.needed]
     counts = [scene.ranks(axes) for axes in scene.axis_sets]
     usual = dict.fromkeys(ratio for count in counts for ratio in (Fraction(count), Fraction(1, count)))

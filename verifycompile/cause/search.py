@@ -617,9 +617,8 @@ def _wanted(outcome: Outcome) -> frozenset[str]:
 
 def _with_derivatives(causes: Collection[Cause]) -> bool:
     """Whether each change that changes gradients in the source comes with one of the backward pass of its line."""
-    return all(
-        any(is_derivative(other.node, cause.node) for other in causes) for cause in causes if cause.move.lacks_derivative
-    )
+    lacking = [cause.node for cause in causes if cause.move.lacks_derivative]
+    return all(any(is_derivative(other.node, node) for other in causes) for node in lacking)
 
 
 def _texts(moves: tuple[Move, ...], draft: Draft) -> tuple[str, str]:
