@@ -20,6 +20,10 @@ WAIVERS_VARIABLE = "VERIFYCOMPILE_WAIVERS"
 """A TOML file of findings that stop nothing for a time; without it those of ``pyproject.toml`` hold."""
 COVERAGE_VARIABLE = "VERIFYCOMPILE_COVERAGE"
 """Set to 1, the flag lists the operators of each graph instead of proving it."""
+COMMAND_VARIABLE = "VERIFYCOMPILE_COMMAND"
+"""The folder in which ``verifycompile run`` keeps reports, or the empty text. Where it is set, the command itself tells
+what is known only when all processes of a job have ended.
+"""
 OVERRIDE_VARIABLE = "TORCH_COMPILE_OVERRIDE_BACKENDS"
 OVERRIDE = ">=0:verify_first"
 """Torch's own setting: every graph (frame id at least 0) goes to the backend ``verify_first``."""
@@ -30,7 +34,8 @@ def autoload() -> None:
 
     With the flag, or where the user imported the package before torch, what user code asks about its rank is observed
     from here on. Else nothing of the package stays imported, so that a later import by the user does the same.
-    Raises ``RuntimeError`` where the flag cannot take effect, so that it is never inert in silence.
+    Ends the process where the flag cannot take effect, so that it is never inert in silence: of other errors torch says
+    that a backend fails, with the advice to turn it off.
     """
     flag = os.environ.get(FLAG_VARIABLE, "")
     package: Any = sys.modules["verifycompile"]
@@ -42,13 +47,14 @@ def autoload() -> None:
                 del sys.modules[name]
         return
     if flag not in ("1", "warn"):
-        raise RuntimeError(f"{FLAG_VARIABLE} must be 1, warn or 0, not {flag!r}")
+        raise SystemExit(f"verifycompile: {FLAG_VARIABLE} must be 1, warn or 0, not {flag!r}")
     if os.environ.get(OVERRIDE_VARIABLE, OVERRIDE) != OVERRIDE:
-        raise RuntimeError(
-            f"{FLAG_VARIABLE} needs {OVERRIDE_VARIABLE}, which is set to {os.environ[OVERRIDE_VARIABLE]!r}"
+        raise SystemExit(
+            f"verifycompile: {FLAG_VARIABLE} needs {OVERRIDE_VARIABLE}, which is set to "
+            f"{os.environ[OVERRIDE_VARIABLE]!r}: unset it"
         )
     if os.environ.get("TORCHDYNAMO_DISABLE", "") == "1":
-        raise RuntimeError(f"{FLAG_VARIABLE} needs torch.compile, which TORCHDYNAMO_DISABLE=1 turns off")
+        raise SystemExit(f"verifycompile: {FLAG_VARIABLE} needs torch.compile, which TORCHDYNAMO_DISABLE=1 turns off")
     os.environ[OVERRIDE_VARIABLE] = OVERRIDE
     package.observe()
     _prepare_compilations()

@@ -35,6 +35,7 @@ def verify_first(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Cal
     Raises ``RefinementError`` for a graph that is not verified and ``UsageError`` for one that cannot be asked about;
     with ``VERIFYCOMPILE=warn`` both are warnings.
     """
+    FRAMES.has_begun = True
     chosen = chosen_backend()
     if unwrapped(chosen) is verify:
         token = CHECK.set(_checked)

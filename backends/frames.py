@@ -9,7 +9,7 @@ import os
 import sys
 import time
 
-from verifycompile.backends.autoload import FOLDER_VARIABLE
+from verifycompile.backends.autoload import COMMAND_VARIABLE, FOLDER_VARIABLE
 from verifycompile.backends.reports import keep_line, rank_of_job
 from verifycompile.diagnostics.describe import plural
 from verifycompile.diagnostics.render_concise import tag
@@ -63,6 +63,7 @@ class Frames:
     def __init__(self) -> None:
         self._outcomes: list[Outcome] = []
         self._told: list[Outcome] = []
+        self.has_begun = False
 
     def add(self, outcome: Outcome, *, first_rank: int = 0, says: bool = True) -> None:
         """Record ``outcome``. ``first_rank``: of those that run the frame. ``says``: False where an error tells it.
@@ -82,7 +83,8 @@ class Frames:
 
         Torch runs some calls of ``torch.compile`` without compiling anything and without a word: then that is told.
         """
-        if not self._outcomes and os.environ.get("RANK", "0") == "0" and not multiprocessing.current_process().daemon:
+        nothing = not self._outcomes and not self.has_begun
+        if nothing and os.environ.get("RANK", "0") == "0" and not multiprocessing.current_process().daemon:
             _tell("torch.compile was used and compiled nothing, so nothing was checked")
         if len(self._told) > 1:
             _tell(summary(self._told))
@@ -133,7 +135,7 @@ def summary(outcomes: list[Outcome]) -> str:
     parts = [f"{plural(len(outcomes), 'frame')}: " + ", ".join(f"{n} {verdict}" for verdict, n in counts.items())]
     slowest = max(outcomes, key=lambda outcome: outcome.seconds)
     parts.append(f"slowest {slowest.frame}, {slowest.seconds:.2f} s")
-    if folder := os.environ.get(FOLDER_VARIABLE):
+    if folder := os.environ.get(COMMAND_VARIABLE, os.environ.get(FOLDER_VARIABLE)):
         parts.append(f"reports in {folder}")
     return "; ".join(parts)
 

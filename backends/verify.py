@@ -116,7 +116,13 @@ class CheckedGraph:
     ) -> Callable[..., Any]:
         """The graph as ``backend`` compiles it, whose results are known by the graph after a graph break."""
         with sharding_decided_once():
-            compiled = backend(send_copies(without_marks(gm)), example_inputs)
+            compiled: object = backend(send_copies(without_marks(gm)), example_inputs)
+        if not callable(compiled):
+            what = f"a value of type `{type(compiled).__name__}`"
+            text = (
+                f"the backend that compiles what was verified must return a function of the graph's inputs, not {what}."
+            )
+            raise as_compile_error(UsageError("VC306", text))
         return keeping_layouts(compiled, self.layouts)
 
 

@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from verifycompile.backends.autoload import WAIVERS_VARIABLE
+from verifycompile.backends.autoload import COMMAND_VARIABLE, WAIVERS_VARIABLE
 from verifycompile.backends.reports import VerificationWarning, keep_line, rank_of_job
 from verifycompile.diagnostics.render_concise import render_finding
 from verifycompile.diagnostics.report import Report
@@ -52,8 +52,9 @@ def warn_of_waived(report: Report) -> None:
 
 
 def _tell_unused() -> None:
+    is_told = os.environ.get("RANK", "0") == "0" and COMMAND_VARIABLE not in os.environ
     for waiver, was_needed in _needed.items():
         sentence = sentence_of_unused(waiver)
         keep_line("waivers", {"needed": was_needed, "sentence": sentence})
-        if not was_needed and os.environ.get("RANK", "0") == "0":
+        if not was_needed and is_told:
             sys.stderr.write(f"verifycompile: {sentence}\n")

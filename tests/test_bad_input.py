@@ -147,7 +147,8 @@ MISUSE: dict[str, tuple[Callable[[DeviceMesh], Any], str]] = {
     "a number to compare": (lambda _: compare(3, (X,)), f"{MODEL} it is a value of type `int`, which cannot be called."),
     "a tensor as args of compare": (lambda m: compare(parallel(m), X, spec=Perceptron()), f"{TUPLE} `Tensor`: write `(x,)`."),
     "a tensor as one of the batches": (lambda m: compare(parallel(m), batches=[X], spec=Perceptron()), "error[VC306]: each of `batches` must be a tuple of arguments: write `(x,)`."),
-    "a number as optimizer": (lambda m: compare(parallel(m), (X,), spec=Perceptron(), optimizer=3), "error[VC306]: option `optimizer` must be a function of parameters."),
+    "a number as optimizer": (lambda m: compare(parallel(m), (X,), spec=Perceptron(), optimizer=3), "error[VC306]: option `optimizer` must be a function of parameters: write `lambda parameters: torch.optim.SGD(parameters, lr=0.1)`."),
+    "a number to clip at": (lambda m: compare(parallel(m), (X,), spec=Perceptron(), optimizer=torch.optim.SGD, clip=1.0), "error[VC306]: option `clip` must be a function of parameters: write `lambda parameters: torch.nn.utils.clip_grad_norm_(parameters, 1.0)`."),
     "a number as batches": (lambda m: compare(parallel(m), batches=3, spec=Perceptron()), "error[VC306]: option `batches` is a list of the arguments of each pass, in the place of `args`."),
     "text as number of steps": (lambda m: compare(parallel(m), (X,), spec=Perceptron(), optimizer=torch.optim.SGD, steps="2"), "error[VC306]: options `steps` and `accumulation` must be whole numbers greater than zero."),
     "text as proof": (lambda m: compare(parallel(m), (X,), spec=Perceptron(), proof="report"), "error[VC306]: option `proof` must be a report of `verifycompile.verify`."),
@@ -180,9 +181,9 @@ MISUSE: dict[str, tuple[Callable[[DeviceMesh], Any], str]] = {
         "error[VC307]: the option `spec` is no single-device program: it is wrapped in `DistributedDataParallel`: pass the module that was wrapped, `spec.module`.",
     ),
     "a plain model without a mesh": (lambda _: verify(Perceptron(), (X,)), "error[VC301]: no device mesh: no parameter or input of this graph is a DTensor. Name the mesh of your process groups with the option `mesh`."),
-    "a number as mesh": (lambda m: verify(parallel(m), (X,), mesh=2), "error[VC306]: option `mesh` must be a torch.distributed.device_mesh.DeviceMesh."),
+    "a number as mesh": (lambda m: verify(parallel(m), (X,), mesh=2), 'error[VC306]: option `mesh` must be a DeviceMesh: make one with `torch.distributed.device_mesh.init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))`.'),
     "placements in a list": (lambda m: verify(parallel(m), (X,), in_placements=[Shard(0)]), f"{PLACEMENTS} must map names to tuples of placements: `in_placements={{\"x\": (Shard(0),)}}`."),
-    "placements as text": (lambda m: verify(parallel(m), (X,), in_placements={"x": "Shard(0)"}), f"{PLACEMENTS}: the value for `x` must be a tuple of placements."),
+    "placements as text": (lambda m: verify(parallel(m), (X,), in_placements={"x": "Shard(0)"}), f'{PLACEMENTS}: the value for `x` must be a tuple of placements: write `{{"x": (Shard(0),)}}`.'),
     "placements of a position": (lambda m: verify(parallel(m), (X,), in_placements={0: Shard(0)}), f"{PLACEMENTS} must map names to tuples of placements; `0` is no name."),
     "placements of an unknown input": (lambda m: verify(parallel(m), (X,), in_placements={"z": Shard(0)}), f"{PLACEMENTS} names `z`; the plain tensor inputs are `x`."),
     "placements of a part of a tensor": (lambda m: verify(parallel(m), (X,), in_placements={"x.0": Shard(0)}), f"{PLACEMENTS} names `x.0`; the plain tensor inputs are `x`."),
@@ -205,7 +206,7 @@ MISUSE: dict[str, tuple[Callable[[DeviceMesh], Any], str]] = {
     ),
     "a number as a name": (lambda m: verify(parallel(m), (X,), param_names={"up.weight": 3}), "error[VC306]: option `param_names` must map implementation names to spec names."),
     "an unknown output": (lambda m: verify(parallel(m), (X,), out_placements={"output.7": Shard(0)}), "error[VC306]: option `out_placements` names `output.7`; the outputs are `output.0`."),
-    "an unknown option": (lambda m: verify(parallel(m), (X,), placements={}), f"error[VC306]: unknown option `placements`; {OPTIONS}"),
+    "an unknown option": (lambda m: verify(parallel(m), (X,), placements={}), f"error[VC306]: unknown option `placements`; did you mean `in_placements`? The {OPTIONS.removeprefix('the ')}"),
     "ignoring what is unproved": (lambda m: verify(parallel(m), (X,), on_unproved="ignore"), 'error[VC306]: option `on_unproved` must be "error" or "warn".'),
     "text as time": (lambda m: verify(parallel(m), (X,), time_limit="10"), "error[VC306]: option `time_limit` must be a number of seconds greater than zero."),
     "no memory": (lambda m: verify(parallel(m), (X,), memory_limit=0), "error[VC306]: option `memory_limit` must be a number of bytes greater than zero."),
@@ -214,7 +215,11 @@ MISUSE: dict[str, tuple[Callable[[DeviceMesh], Any], str]] = {
     "a builder that fails": (lambda _: verify(None, (X,), build=lambda: 1 / 0), "error[VC306]: option `build` failed when it was called for this rank: ZeroDivisionError: division by zero"),
     "one pattern": (lambda m: verify(parallel(m), (X,), per_rank_numbers="n"), "error[VC306]: option `per_rank_numbers` must be a list of patterns of attributes."),
     "an unknown number": (lambda m: verify(parallel(m), (X,), per_rank_numbers=["z"]), "error[VC306]: `per_rank_numbers` names `z`, which is no number that the program reads; those are none."),
-    "an unknown inner backend": (lambda m: compiled(m, inner="nope"), "error[VC306]: option `inner` names no backend of torch.compile: `nope`."),
+    "an unknown inner backend": (lambda m: compiled(m, inner="nope"), "error[VC306]: option `inner` names no backend of torch.compile: `nope`; `torch.compiler.list_backends(())` lists them."),
+    "an inner backend that returns nothing": (
+        lambda m: compiled(m, inner=lambda graph, inputs: None),
+        "error[VC306]: the backend that compiles what was verified must return a function of the graph's inputs, not a value of type `NoneType`.",
+    ),
     "a number as inner backend": (lambda m: compiled(m, inner=3), "error[VC306]: option `inner` must be the name of a backend of torch.compile, or a callable."),
     "itself as inner backend": (lambda m: compiled(m, inner="verify"), "error[VC306]: option `inner` must be another backend than `verify`."),
     "options without names": (
@@ -225,7 +230,12 @@ MISUSE: dict[str, tuple[Callable[[DeviceMesh], Any], str]] = {
     "text as graphs": (lambda _: verify_graphs("a", "b"), RANK_GRAPHS),
     "a module as graphs": (lambda _: verify_graphs(doubled(), Perceptron()), RANK_GRAPHS),
     "no graphs": (lambda _: verify_graphs(doubled(), []), RANK_GRAPHS),
-    "numbers as graphs": (lambda _: verify_graphs(doubled(), [1, 2]), "error[VC306]: the graph of rank 0 is no torch.fx.GraphModule."),
+    "numbers as graphs": (lambda _: verify_graphs(doubled(), [1, 2]), "error[VC306]: the graph of rank 0 is no torch.fx.GraphModule but of type `int`: pass what `make_fx(f)(*args)` returns."),
+    "exported programs as graphs": (
+        lambda _: verify_graphs(torch.export.export(Perceptron(), (X,)), [doubled()]),
+        "error[VC306]: the spec's graph is no torch.fx.GraphModule but of type `ExportedProgram`: pass its `module()`.",
+    ),
+    "graphs of the ranks before the spec's": (lambda _: verify_graphs([doubled()], doubled()), "error[VC306]: `spec_graph`, the first argument, is one graph; those of the ranks are the second."),
     "graphs of unknown shapes": (
         lambda _: verify_graphs(torch.fx.symbolic_trace(Perceptron()), [doubled()]),
         "error[VC303]: the spec's graph records no example value for `x`; pass `spec_inputs` and `rank_inputs`.",
@@ -338,6 +348,8 @@ def test_axes_that_are_none(axes: Any) -> None:
     assert str(raised.value) == said
     with pytest.raises(ValueError, match=r"^a mesh is named axes"):
         over_meshes(axes)
+    with pytest.raises(ValueError, match=r"^name a mesh or several: "):
+        over_meshes()
 
 
 def test_functions_that_cannot_go_to_other_processes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -63,7 +64,9 @@ class Options:
         known = tuple(field.name for field in dataclasses.fields(Options))
         unknown = sorted(set(values) - set(known))
         if unknown:
-            raise UsageError("VC306", f"unknown option {_quoted(unknown)}; the options are {_quoted(known)}.")
+            close = difflib.get_close_matches(str(unknown[0]), known, n=1)
+            meant = f"; did you mean `{close[0]}`? The" if close else "; the"
+            raise UsageError("VC306", f"unknown option {_quoted(unknown)}{meant} options are {_quoted(known)}.")
         for name in _MAPPINGS:
             if name in values and name != "param_names":
                 values[name] = _placements_by_name(name, values[name])
@@ -73,7 +76,7 @@ class Options:
         if values.get("build") is not None and not callable(values["build"]):
             raise UsageError("VC306", "option `build` must be a callable without arguments that makes the model.")
         if values.get("mesh") is not None and not isinstance(values["mesh"], DeviceMesh):
-            raise UsageError("VC306", "option `mesh` must be a torch.distributed.device_mesh.DeviceMesh.")
+            raise UsageError("VC306", f"option `mesh` must be a DeviceMesh: make one with {_MESH}.")
         if values.get("per_rank_numbers") is not None:
             values["per_rank_numbers"] = _patterns("per_rank_numbers", values["per_rank_numbers"])
             if values["per_rank_numbers"] and values.get("spec") is not None:
@@ -85,6 +88,9 @@ class Options:
         values["waivers"] = waivers_of(values.get("waivers"))
         _check_limits(values.get("time_limit"), values.get("memory_limit"))
         return Options(**values)
+
+
+_MESH = '`torch.distributed.device_mesh.init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))`'
 
 
 def _by_name(options: object) -> dict[str, Any]:
@@ -112,11 +118,16 @@ def _placements_by_name(option: str, value: object) -> dict[str, Placements]:
                 "VC306", f"option `{option}` must map names to tuples of placements; `{name!r}` is no name."
             )
         items = (placements,) if isinstance(placements, Placement) else placements
+        as_in = f': write `{{"{name}": (Shard(0),)}}`'
         if not isinstance(items, tuple | list):
-            raise UsageError("VC306", f"option `{option}`: the value for `{name}` must be a tuple of placements.")
+            raise UsageError(
+                "VC306", f"option `{option}`: the value for `{name}` must be a tuple of placements{as_in}."
+            )
         checked = tuple(cast("tuple[object, ...] | list[object]", items))
         if not all(isinstance(item, Placement) for item in checked):
-            raise UsageError("VC306", f"option `{option}`: the value for `{name}` must be a tuple of placements.")
+            raise UsageError(
+                "VC306", f"option `{option}`: the value for `{name}` must be a tuple of placements{as_in}."
+            )
         backwards = next((item for item in checked if isinstance(item, Shard) and item.dim < 0), None)
         if backwards is not None:
             text = f"option `{option}`: `{name}` counts a dimension from the end, {backwards}; count it from the front."

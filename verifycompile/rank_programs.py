@@ -28,6 +28,7 @@ from verifycompile.diagnostics.finding import Finding, Label
 from verifycompile.diagnostics.locate import helper_labels, place_of
 from verifycompile.diagnostics.report import Report, Stats
 from verifycompile.diagnostics.severity import Severity
+from verifycompile.diagnostics.source_text import display_path
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.options import Options
 from verifycompile.program import Blocker, Mesh, OutputKind, Program
@@ -37,6 +38,7 @@ from verifycompile.refinement.dtensor_shards import misread_shards
 from verifycompile.refinement.placement import describe
 from verifycompile.strategies import answer
 from verifycompile.torch_interface.elements import real_tensors
+from verifycompile.torch_interface.source import location_of
 from verifycompile.torch_interface.value_names import operator_of, value_name
 from verifycompile.two_programs import (
     OF_PAIRS,
@@ -75,7 +77,9 @@ def verify_ranks(spec: Program, ranks: Sequence[Program], mesh: Mesh, options: O
     except OrderError as error:
         return _order_report(error, spec, ranks, options)
     except UnmergeableError as error:
-        blocked = Program(ranks[0].graph, (), (), blockers=(Blocker(None, "VC206", f"{error.message}."),))
+        place = None if error.node is None else location_of(error.node)
+        where = "" if place is None else f" ({display_path(place.file)}:{place.line})"
+        blocked = Program(ranks[0].graph, (), (), blockers=(Blocker(None, "VC206", f"{error.message}{where}."),))
         return verify_programs(spec, blocked, options)
     changeable = functools.partial(RankGraphs, spec, ranks, mesh, as_one_device)
     pair = Pair(whole_spec, whole, options, Repairs(changeable, proves_cut_alike))

@@ -177,7 +177,7 @@ def test_program_without_parallelism_is_passed_on_at_once(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"inner": "nope"}, "error[VC306]: option `inner` names no backend of torch.compile: `nope`."),
+        ({"inner": "nope"}, "error[VC306]: option `inner` names no backend of torch.compile: `nope`; `torch.compiler.list_backends(())` lists them."),
         ({"inner": "verify"}, "error[VC306]: option `inner` must be another backend than `verify`."),
         ({"on_unproved": "ignore"}, 'error[VC306]: option `on_unproved` must be "error" or "warn".'),
     ],

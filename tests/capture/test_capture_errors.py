@@ -214,7 +214,7 @@ def test_graph_breaks(mesh: DeviceMesh) -> None:
 
 def test_unknown_options() -> None:
     assert error(Plain(), specs=Plain()) == (
-        "error[VC306]: unknown option `specs`; the options are `spec`, `mesh`, `in_placements`, `param_placements`, "
+        "error[VC306]: unknown option `specs`; did you mean `spec`? The options are `spec`, `mesh`, `in_placements`, `param_placements`, "
         "`param_names`, `out_placements`, `grad_placements`, `build`, `per_rank_numbers`, `inner`, `on_unproved`, "
         "`time_limit`, `memory_limit`, `waivers`."
     )
@@ -224,9 +224,9 @@ def test_unknown_options() -> None:
     ("option", "value", "message"),
     [
         ("spec", 3, "option `spec` must be an nn.Module or a callable."),
-        ("mesh", 3, "option `mesh` must be a torch.distributed.device_mesh.DeviceMesh."),
-        ("in_placements", {"x": 3}, "option `in_placements`: the value for `x` must be a tuple of placements."),
-        ("out_placements", {"x": (3,)}, "option `out_placements`: the value for `x` must be a tuple of placements."),
+        ("mesh", 3, 'option `mesh` must be a DeviceMesh: make one with `torch.distributed.device_mesh.init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))`.'),
+        ("in_placements", {"x": 3}, 'option `in_placements`: the value for `x` must be a tuple of placements: write `{"x": (Shard(0),)}`.'),
+        ("out_placements", {"x": (3,)}, 'option `out_placements`: the value for `x` must be a tuple of placements: write `{"x": (Shard(0),)}`.'),
         ("grad_placements", 3, 'option `grad_placements` must map names to tuples of placements: `grad_placements={"layer.weight": (Shard(0),)}`.'),
         ("param_names", 3, "option `param_names` must map implementation names to spec names."),
         ("on_unproved", "ignore", 'option `on_unproved` must be "error" or "warn".'),

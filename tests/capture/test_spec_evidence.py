@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import os
 import re
 import sys
@@ -20,6 +21,7 @@ from torch.distributed._functional_collectives import all_reduce
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+from torch.utils.checkpoint import checkpoint
 
 from tests.support import fake_mesh_world
 from verifycompile import UsageError, Verdict, verify
@@ -441,6 +443,33 @@ def test_where_code_passed_the_degree_on_is_listed(mesh: DeviceMesh) -> None:
     assert ": `size` in `test_where_code_passed_the_degree_on_is_listed` (test_spec_evidence.py:" in said
     assert "the spec has the numbers that `per_rank_numbers` does not name as they are: `width` = 8" in report.assumptions
     assert verify(model, X, spec=Attention()).verdict is Verdict.REFUTED
+
+
+class ThroughPartial(nn.Module):
+    """The plan leaves a partial sum in front of what is not linear. ``through``: what is called with keywords."""
+
+    def __init__(self, through: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.up, self.down, self.through = nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False), through
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.through(torch.tanh, self.down(self.up(x)))
+
+
+def times_keywords(function: Callable[..., torch.Tensor], x: torch.Tensor, **kept: bool) -> torch.Tensor:
+    return function(x) * len(kept)
+
+
+@pytest.mark.parametrize(("called", "code"), [(checkpoint, "VC101"), (times_keywords, "VC209")])
+def test_how_many_keywords_a_package_s_function_gets_is_no_number_of_ranks(
+    called: Callable[..., torch.Tensor], code: str, mesh: DeviceMesh
+) -> None:
+    keywords = ["use_reentrant", "preserve_rng_state"][: mesh.size()]
+    through = functools.partial(called, **dict.fromkeys(keywords, False))
+    plan = {"up": ColwiseParallel(), "down": RowwiseParallel(output_layouts=Partial())}
+    report = verify(parallelize_module(ThroughPartial(through), mesh, plan), (torch.randn(4, 8),))
+    assert [finding.code for finding in report.findings] == [code]
+    assert (code == "VC101") == (report.verdict is Verdict.REFUTED)
 
 
 class Grouped(Attention):

@@ -45,6 +45,7 @@ def test_a_right_script_ends_with_0_and_keeps_its_reports(tmp_path: pathlib.Path
     assert done.returncode == 0, done.stderr
     assert "ran (4, 8)" in done.stdout
     assert {path.suffix for path in (tmp_path / "kept").iterdir()} == {".json", ".html", ".jsonl"}
+    assert f"reports in {tmp_path / 'kept'}\n" in done.stderr
 
 
 def test_a_wrong_script_ends_with_1_after_its_report() -> None:

@@ -395,6 +395,9 @@ def test_sarif() -> None:
         "artifactLocation": {"uri": "model.py"},
         "region": {"startLine": 6, "startColumn": 20, "endColumn": 49},
     }
+    elsewhere = dataclasses.replace(FINDING, impl_location=SourceLocation("my models/m.py", 1))
+    (other,) = json.loads(Report(Verdict.REFUTED, findings=(elsewhere,)).to_sarif())["runs"][0]["results"]
+    assert other["locations"][0]["physicalLocation"]["artifactLocation"] == {"uri": "my%20models/m.py"}
     assert json.loads(VERIFIED.to_sarif())["runs"][0]["results"] == []
 
 

@@ -46,7 +46,7 @@ def test_backend_of_inductor_takes_its_mode() -> None:
 def test_backend_of_an_unknown_name_is_a_usage_error() -> None:
     with pytest.raises(UsageError) as raised:
         backend_of("nope", None)
-    assert str(raised.value) == "error[VC306]: option `inner` names no backend of torch.compile: `nope`."
+    assert str(raised.value) == "error[VC306]: option `inner` names no backend of torch.compile: `nope`; `torch.compiler.list_backends(())` lists them."
 
 
 def test_chosen_backend_is_the_users_under_an_override() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import torch
 from torch import nn
@@ -64,6 +65,16 @@ def test_collectives_of_parallel_styles_have_the_users_line() -> None:
         assert location is not None
         assert location.file == __file__
         assert location.module == "down"
+
+
+def test_code_of_a_string_has_its_lines() -> None:
+    written: dict[str, Any] = {}
+    exec("def double(x):\n    y = x + 1\n    return y.relu()\n", written)
+    model = nn.Module()
+    model.forward = written["double"]  # type: ignore[method-assign]
+    place = location_of(nodes_of(model)["relu"])
+    assert place is not None
+    assert (place.file, place.line, place.function) == ("<string>", 3, "double")
 
 
 def test_placeholders_have_no_location() -> None:

@@ -12,6 +12,7 @@ import torch
 import torch.fx
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement, Replicate
+from torch.export import ExportedProgram
 
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.asynchronous import split_coalesced, unwaited
@@ -132,7 +133,10 @@ def _parse_relation(option: str, name: str, value: object) -> Relation:
 def prepare(graph: object, examples: Sequence[object] | None, groups: GroupTable, label: str) -> Prepared:
     """A functional ATen graph out of a captured one. Raises ``UsageError`` where it cannot be traced again."""
     if not isinstance(graph, torch.fx.GraphModule):
-        raise UsageError("VC306", f"{label} is no torch.fx.GraphModule.")
+        wanted = (
+            "pass its `module()`" if isinstance(graph, ExportedProgram) else "pass what `make_fx(f)(*args)` returns"
+        )
+        raise UsageError("VC306", f"{label} is no torch.fx.GraphModule but of type `{type(graph).__name__}`: {wanted}.")
     placeholders = graph.graph.find_nodes(op="placeholder")
     values = list(examples) if examples is not None else [example_of(node) for node in placeholders]
     if len(values) != len(placeholders):

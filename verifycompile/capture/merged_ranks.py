@@ -192,9 +192,12 @@ class _Merger:
         for position, own in enumerate(self.ranks):
             for output in own.outputs:
                 held.setdefault(output.name, {})[position] = self._value(position, output.node)
-                required.setdefault(output.name, output.placements)
-                if required[output.name] != output.placements:
-                    raise UnmergeableError(f"the ranks require different placements of `{output.name}`")
+                first = required.setdefault(output.name, output.placements)
+                if first != output.placements:
+                    one, other = map(_shown, (first, output.placements))
+                    ranks = self.mesh.ranks[0], self.mesh.ranks[position]
+                    text = f"`{output.name}` is {one} on rank {ranks[0]} and {other} on rank {ranks[1]}"
+                    raise UnmergeableError(text, output.node)
         self._hold_unchanged(held)
         write_uneven_slices(self.graph, self.nodes.uneven, self.as_in_spec)
         self._note_holders()
@@ -431,12 +434,15 @@ class _Merger:
         self.nodes.origin = None
 
 
+def _shown(placements: Placements | None) -> str:
+    return "of any layout" if placements is None else f"({', '.join(map(str, placements))})"
+
+
 def _assumed(own: Program) -> list[str]:
     listed: list[str] = []
     for item in own.inputs:
         if item.assumed and item.role is not Role.TANGENT and item.placements is not None:
-            placements = ", ".join(str(placement) for placement in item.placements)
-            text = f"`{item.name}` is placed ({placements}) by default"
+            text = f"`{item.name}` is placed {_shown(item.placements)} by default"
             listed.append(Assumption(text, AssumptionKind.PLACEMENT, [item.name]))
     return listed
 

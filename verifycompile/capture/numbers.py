@@ -108,7 +108,8 @@ class PlainRead:
     """A plain value that traced code read. ``place``: None for a global or a variable of a function around.
 
     ``line``: file and line of the user's code that reads it. ``is_early``: of one without a place, whether it is the
-    number that was there before the user's code first asked for a degree, so that it was made of none.
+    number that was there before the user's code first asked for a degree, so that it was made of none, or is no number
+    of ranks whenever it was made.
     ``is_of_installed_package``: of one without a place, whether what holds it is a package's and not the user's.
     """
 
@@ -243,7 +244,10 @@ def _length_read(
     original: Callable[[nn.Module], nn.Module],
     names: Mapping[int, str],
 ) -> PlainRead | None:
-    """How long a list, set or mapping of a module is; None where it was as long when the module was constructed."""
+    """How long a list, set or mapping of a module is; None where it was as long when the module was constructed.
+
+    How much a partial passes to a package's function says how that is called, and is no share of a rank.
+    """
     if holders[-1] == len(path.steps):
         return None
     owner, steps = original(values[holders[-1]]), path.steps[holders[-1] :]
@@ -252,7 +256,14 @@ def _length_read(
     record, length = Place(owner, steps).at_construction(), len(values[-1])
     if record is not None and record.length_at(steps[1:]) == length:
         return None
-    return PlainRead(f"len({dotted(names.get(id(owner), ''), steps)})", length, None)
+    is_call = any(map(_calls_package, values[holders[-1] : -1]))
+    path_of_owner = dotted(names.get(id(owner), ""), steps)
+    return PlainRead(f"len({path_of_owner})", length, None, is_early=is_call, is_of_installed_package=is_call)
+
+
+def _calls_package(value: object) -> bool:
+    function: object = value.func if isinstance(value, functools.partial) else None
+    return isinstance(function, types.FunctionType) and is_installed(function.__code__.co_filename)
 
 
 def _name_of_free(path: SourcePath, values: Sequence[object]) -> str:

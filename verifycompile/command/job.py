@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from verifycompile.backends.autoload import FLAG_VARIABLE, FOLDER_VARIABLE, OVERRIDE_VARIABLE
+from verifycompile.backends.autoload import COMMAND_VARIABLE, FLAG_VARIABLE, FOLDER_VARIABLE, OVERRIDE_VARIABLE
 from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.read_json import findings_of
 from verifycompile.diagnostics.severity import Severity
@@ -68,9 +68,10 @@ def run_job(target: Sequence[str], folder: pathlib.Path, *, goes_on: bool, quiet
     """
     flag = "warn" if goes_on else "1"
     inherited = {name: value for name, value in os.environ.items() if name != OVERRIDE_VARIABLE}
+    variables = {FLAG_VARIABLE: flag, FOLDER_VARIABLE: str(folder), COMMAND_VARIABLE: "", **environment}
     status = _ended(
         [sys.executable, *target],
-        env={**inherited, FLAG_VARIABLE: flag, FOLDER_VARIABLE: str(folder), **environment},
+        env={**inherited, **variables},
         stdout=sys.stderr if quiet else None,
     )
     return Job(status, tuple(_frames(folder)), _unneeded(folder))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import shutil
 import tempfile
 from collections.abc import Sequence
 
+from verifycompile.backends.autoload import COMMAND_VARIABLE, FOLDER_VARIABLE
 from verifycompile.command.formats import DOCUMENTS, FORMATS
 from verifycompile.command.job import Job, run_job
 from verifycompile.diagnostics.describe import plural
@@ -20,19 +22,22 @@ of the check, or nothing to check.
 def run(target: Sequence[str], form: str, reports: str | None, *, goes_on: bool) -> tuple[int, str, str]:
     """The exit status, what to print, and what to say on standard error.
 
-    ``reports``: a folder that gets the reports as well. Raises ``OSError`` where it cannot be written.
+    ``reports``: a folder that gets the reports as well; by default that of the environment variable. Raises ``OSError``
+    where it cannot be written.
     """
-    if reports is not None:
+    reports = os.environ.get(FOLDER_VARIABLE) if reports is None else reports
+    if reports:
         pathlib.Path(reports).mkdir(parents=True, exist_ok=True)  # a job is long: what is wrong here is said before it
     with tempfile.TemporaryDirectory(prefix="verifycompile-") as name:
         folder = pathlib.Path(name)
-        job = run_job(target, folder, goes_on=goes_on, quiet=form in DOCUMENTS)
-        if reports is not None:
+        told = {COMMAND_VARIABLE: reports or ""}
+        job = run_job(target, folder, goes_on=goes_on, quiet=form in DOCUMENTS, **told)
+        if reports:
             shutil.copytree(folder, reports, dirs_exist_ok=True)
     status, said = judged(job)
     # With `full` a job that stops at its first finding has printed it already.
     printed = "" if form == "full" and not goes_on else FORMATS[form](job)
-    return status, printed, said
+    return status, printed, "" if said in printed else said
 
 
 _COMPILED_NOTHING = (

@@ -19,6 +19,9 @@ from verifycompile.options import Options
 from verifycompile.torch_interface.acting_rank import is_pretended
 from verifycompile.torch_interface.mesh import has_world
 
+_STEPS = "torch.optim.SGD(parameters, lr=0.1)"
+_CLIPS = "torch.nn.utils.clip_grad_norm_(parameters, 1.0)"
+
 
 def compare(
     model: Callable[..., Any] | None = None,
@@ -64,7 +67,9 @@ def compare(
     functions = {"optimizer": optimizer, "spec_optimizer": spec_optimizer, "clip": clip, "spec_clip": spec_clip}
     uncallable = [name for name, value in functions.items() if value is not None and not callable(value)]
     if uncallable:
-        raise UsageError("VC306", f"option `{uncallable[0]}` must be a function of parameters.")
+        example = _CLIPS if "clip" in uncallable[0] else _STEPS
+        text = f"option `{uncallable[0]}` must be a function of parameters: write `lambda parameters: {example}`."
+        raise UsageError("VC306", text)
     if proof is not None and not isinstance(proof, Report):  # pyright: ignore[reportUnnecessaryIsInstance]  # not everyone checks types
         raise UsageError("VC306", "option `proof` must be a report of `verifycompile.verify`.")
     if not patience > 0:

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 
 def tag(finding: Finding) -> str:
-    """``error[VC101]``; ``unproved[VC101]`` where nothing shows that the program is wrong."""
-    word = "error" if finding.verdict is Verdict.REFUTED else "unproved"
+    """``error[VC101]``; ``unproved[VC101]`` where nothing shows that the program is wrong, misuse apart."""
+    is_misuse = finding.code.startswith("VC3")
+    word = "error" if is_misuse or finding.verdict is Verdict.REFUTED else "unproved"
     return f"{word}[{finding.code}]"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +61,7 @@ def _place(location: SourceLocation, text: str) -> Mapping[str, Any]:
     if location.end_column is not None:
         region["endColumn"] = location.end_column
     path = pathlib.Path(display_path(location.file))
-    uri = path.as_uri() if path.is_absolute() else path.as_posix()
+    uri = path.as_uri() if path.is_absolute() else urllib.parse.quote(path.as_posix())
     place: dict[str, Any] = {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": region}}
     if text:
         place["message"] = {"text": text}

@@ -55,6 +55,10 @@ class Graphs:
         if not single and (not isinstance(given, (tuple, list)) or not given):
             text = "`rank_graphs` must be a list of torch.fx.GraphModules, one a rank, or one graph that all ranks run."
             raise UsageError("VC306", text)
+        if isinstance(self.spec_graph, (tuple, list)):
+            raise UsageError(
+                "VC306", "`spec_graph`, the first argument, is one graph; those of the ranks are the second."
+            )
         graphs: list[Any] = [given] if single else list(given)
         layout = mesh_of(self.mesh, None if single else len(graphs))
         table = GroupTable({name: tuple(ranks) for name, ranks in (self.groups or {}).items()}, len(layout.ranks))

@@ -44,6 +44,8 @@ def over_meshes(*meshes: Mapping[str, int]) -> Callable[[Callable[..., Any]], Ca
     """A test that takes the fixture ``verify_mesh``, run once with each mesh: ``{"dp": 2, "tp": 4}``."""
     import pytest
 
+    if not meshes:
+        raise ValueError('name a mesh or several: `over_meshes({"tp": 2}, {"dp": 2, "tp": 4})`.')
     for axes in meshes:
         _check_axes(axes)
     identifiers = ["-".join(f"{name}{size}" for name, size in axes.items()) for axes in meshes]

@@ -46,12 +46,13 @@ from verifycompile.torch_interface.outer import Outer
 from verifycompile.torch_interface.parallel_styles import style_of_hook
 from verifycompile.torch_interface.returned_values import LeftBehind, left_behind
 from verifycompile.torch_interface.sharding_decisions import data_has_no_hash
-from verifycompile.torch_interface.source import is_code_of_user, is_user_file
+from verifycompile.torch_interface.source import is_code_of_user, is_user_file, keep_lines_of_strings
 from verifycompile.torch_interface.strided import strided_shards_by_views
 
 Result = TypeVar("Result")
 
 note_numbers_of_devices()
+keep_lines_of_strings()
 
 _RESUMPTION = "torch_dynamo_resume_in_"
 

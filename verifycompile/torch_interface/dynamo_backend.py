@@ -32,7 +32,9 @@ def backend_of(choice: str | Backend, mode: str | None) -> Backend:
             return inductor
         return torch._TorchCompileWrapper(choice, mode, None, None)
     except InvalidBackend as error:
-        raise UsageError("VC306", f"option `inner` names no backend of torch.compile: `{choice}`.") from error
+        listed = "`torch.compiler.list_backends(())` lists them"
+        text = f"option `inner` names no backend of torch.compile: `{choice}`; {listed}."
+        raise UsageError("VC306", text) from error
     except RuntimeError as error:
         raise UsageError("VC306", f"argument `mode` of torch.compile: {error}.") from error
 

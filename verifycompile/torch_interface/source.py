@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 import torch.fx
 from torch._ops import OpOverload
+from torch.fx.experimental.symbolic_shapes import uninteresting_files
 
 from verifycompile.program import SourceLocation
 from verifycompile.torch_interface.observation import is_installed
@@ -25,7 +26,7 @@ _FRAME = re.compile(r'^ {0,2}File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<
 _CARETS = re.compile(r"^    (?P<blank> *)(?P<carets>[~^]+) *$")
 _MODULE_ROOT = re.compile(r"^[LG]\['[^']*'\]\.?")
 _MODULE_STEP = re.compile(r"\.?_modules\['([^']*)'\]|\['([^']*)'\]")
-_WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
+_WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module", "__dict__", "_modules")
 _TORCH = Path(torch.__file__).resolve().parent
 SOURCE_KEYS = (
     "stack_trace", "nn_module_stack", "fwd_nn_module_stack", "source_fn_stack", "fwd_source_fn_stack",
@@ -39,6 +40,14 @@ _TRACED_FOR_TORCH = Path(__file__).resolve().parent
 _PACKAGE = f"{_TRACED_FOR_TORCH.parent}{os.sep}"
 _TORCH_USER_CODE = _TORCH / "testing"
 """torch.testing holds models and tests: code that uses torch as a user's does."""
+
+
+def keep_lines_of_strings() -> None:
+    """From now on torch records lines of code that was made of a string, ``exec(text)``, as those of any file.
+
+    Its name is that of methods of dataclasses too, which call no operator.
+    """
+    uninteresting_files().discard("<string>")
 
 
 def location_of(node: torch.fx.Node) -> SourceLocation | None:
