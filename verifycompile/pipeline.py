@@ -55,7 +55,7 @@ def _verify_captured(asked: Asked) -> Report:
         doubt = Blocker(None, "VC209", f"{doubt.describe()}.")
     if doubt is not None:
         # What differs may be the program or the spec that was recovered from it.
-        doubted = dataclasses.replace(spec, blockers=(*spec.blockers, doubt))
+        doubted = dataclasses.replace(spec, blockers=(doubt, *spec.blockers))
         found = verify_programs(doubted, implementation, options)
         report = dataclasses.replace(found, strategies=(*report.strategies, *found.strategies))
     report = with_rank_evidence(report, implementation, options)

@@ -162,6 +162,11 @@ ONE_SIDED: list[tuple[Forward, Forward, str]] = [
         lambda m, x: (value(m, x),),
         "VC111 the spec returns 'mean' at [1], the implementation returns nothing there",
     ),
+    (
+        lambda m, x: (value(m, x), "mean", {"of": 3}),
+        lambda m, x: (value(m, x),),
+        "VC111 the spec returns 'mean' at [1] and 1 more, the implementation returns nothing there",
+    ),
     (value, counted, "VC111 the implementation writes to `count`, the spec does not"),
     (counted, value, "VC111 the implementation has no output `mutation.count`"),
 ]

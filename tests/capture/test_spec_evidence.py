@@ -445,6 +445,27 @@ def test_where_code_passed_the_degree_on_is_listed(mesh: DeviceMesh) -> None:
     assert verify(model, X, spec=Attention()).verdict is Verdict.REFUTED
 
 
+class WithCache(nn.Module):
+    """What a job turns off once the model is constructed decides what it returns beside tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.use_cache = nn.Linear(8, 8, bias=False), True
+
+    def forward(self, x: torch.Tensor) -> tuple[object, ...]:
+        return (self.up(x), "cache", 3) if self.use_cache else (self.up(x),)
+
+
+def test_a_change_of_what_is_returned_is_asked_about_before_what_follows_of_it(mesh: DeviceMesh) -> None:
+    model = parallelize_module(WithCache(), mesh, {"up": ColwiseParallel()})
+    model.use_cache = False
+    report = verify(model, (torch.randn(4, 8),))
+    assert [finding.code for finding in report.findings] == ["VC209", "VC111"]
+    assert "`use_cache`" in report.findings[0].message
+    assert verify(model, (torch.randn(4, 8),), per_rank_numbers=[]).verdict is Verdict.VERIFIED
+    assert verify(model, (torch.randn(4, 8),), per_rank_numbers=["use_cache"]).verdict is Verdict.UNPROVED
+
+
 class ThroughPartial(nn.Module):
     """The plan leaves a partial sum in front of what is not linear. ``through``: what is called with keywords."""
 

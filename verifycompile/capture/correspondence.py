@@ -57,11 +57,15 @@ def _one_sided(expected: Mapping[Place, Leaf], found: Mapping[Place, Leaf]) -> l
     blockers: list[Blocker] = []
     sides = ((expected, found, "spec", "implementation"), (found, expected, "implementation", "spec"))
     for own, other, owner, without in sides if expected and found else ():
-        for place, leaf in own.items():
-            nothing = isinstance(leaf, torch.fx.Node) or leaf == Constant(None)
-            if place not in other and not nothing:
-                text = f"the {owner} returns {_described(leaf)}{_shown(place)}, the {without} returns nothing there"
-                blockers.append(Blocker(None, "VC111", text))
+        alone = [
+            (place, leaf)
+            for place, leaf in own.items()
+            if place not in other and not isinstance(leaf, torch.fx.Node) and leaf != Constant(None)
+        ]
+        for place, leaf in alone[:1]:
+            more = f" and {len(alone) - 1} more" if alone[1:] else ""
+            text = f"the {owner} returns {_described(leaf)}{_shown(place)}{more}, the {without} returns nothing there"
+            blockers.append(Blocker(None, "VC111", text))
     return blockers
 
 

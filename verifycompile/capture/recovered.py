@@ -95,8 +95,11 @@ def recovered(exported: Export, implementation: Program, options: Options) -> Ca
 
 @dataclasses.dataclass(frozen=True)
 class _Attempt:
+    """``places``: where its results are, those that are no tensors too."""
+
     captured: Captured
     text: str
+    places: str
 
 
 class _Recovery:
@@ -125,6 +128,9 @@ class _Recovery:
         def trace(assignment: Assignment) -> str | None:
             return self._trace({**given, **assignment}, lambda traced, _: graph_text(traced.graph))
 
+        def trace_with_places(assignment: Assignment) -> str | None:
+            return self._trace({**given, **assignment}, lambda traced, _: graph_text(traced.graph) + _places(traced))
+
         try:
             chosen = choose(numbers, None if preferred is None else preferred.text, trace)
         except AmbiguityError as ambiguous:
@@ -136,13 +142,14 @@ class _Recovery:
             raise UsageError(blockers[0].code, blockers[0].message) if blockers else self._failure()
         check_whole_parameters(self.exported, self.implementation, self.options)
         listed = tuple(listed_numbers(numbers, chosen.read_as, self.reads.values()))
+        whole = preferred.text + preferred.places
         between = (AFTER_BREAK,) if self.exported.traced.is_broken else ()
         return dataclasses.replace(
             preferred.captured,
             blockers=blockers,
             assumptions=(*preferred.captured.assumptions, *listed, *between),
             provenance=Provenance.RECORDED if _is_recorded(numbers) else Provenance.READ,
-            doubt=None if blockers else lambda: _doubt(numbers, preferred.text, trace) or self._doubt_of_the_rest(),
+            doubt=None if blockers else lambda: _doubt(numbers, whole, trace_with_places) or self._doubt_of_the_rest(),
         )
 
     def _attempt(self, assignment: Assignment) -> _Attempt | None:
@@ -157,7 +164,8 @@ class _Recovery:
             self._note_reads(traced, lambda module: originals.get(id(module), module))
             exported = export(traced, parts.tensors.names)
             assumptions = tuple(dict.fromkeys(parts.globalizer.assumptions))
-            return _Attempt(Captured(exported, trace_guards(traced.context), assumptions), graph_text(traced.graph))
+            captured = Captured(exported, trace_guards(traced.context), assumptions)
+            return _Attempt(captured, graph_text(traced.graph), _places(traced))
 
         return self._trace(assignment, capture)
 
@@ -231,6 +239,10 @@ class _Parts:
 
 def _is_recorded(numbers: Sequence[Number]) -> bool:
     return bool(numbers) and all(number.source is Source.RECORDED for number in numbers)
+
+
+def _places(traced: TracedFrame) -> str:
+    return "".join(sorted(f"\n{place}" for place in traced.left_behind.returned))
 
 
 def _doubt(numbers: Sequence[Number], text: str, trace: Callable[[Assignment], str | None]) -> Blocker | None:
