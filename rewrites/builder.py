@@ -24,7 +24,7 @@ from verifycompile.ir.pieces import CONCATENATE, STACK, concatenated_dim, opened
 from verifycompile.ir.scalar import ONE, NonFiniteScalarError, Scalar, as_scalar, divide, multiply, read
 from verifycompile.ir.sign import is_nonnegative, known_equal, known_order
 from verifycompile.ir.size import Size, normalize_size, product
-from verifycompile.ir.term import CONSTANT, Digit, IndexFact, Operation, Term, TermPool, View
+from verifycompile.ir.term import CONSTANT, Digit, IndexFact, Operation, Term, TermPool, View, constant_digits
 from verifycompile.ir.window import window_at
 from verifycompile.rewrites.operations import PAD, RESHAPE, SLICE
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UndefinedError, UnsupportedError
@@ -434,13 +434,12 @@ class Builder:
         """Note that every element of ``index`` is within a table of ``size`` rows, or ``exception`` if there is one.
 
         For operators that raise an error otherwise; the spec's are meant, for a rank may err where the spec does not.
-        Nothing that is built meanwhile depends on it: see ``TermPool.learn``. Nothing is noted of an index that is
-        a part of its term.
+        Nothing that is built meanwhile depends on it: see ``TermPool.learn``.
         """
         if self.mesh or not self.takes_facts or not isinstance(size, int):
             return
         if index.coefficient == 1 and _covers_term(index):
-            fact = IndexFact(exception, size, source)
+            fact = IndexFact(exception, size, source, constant_digits(index))
             known = self.pool.noted.get(index.term, ())
             if fact not in known:
                 self.pool.noted[index.term] = (*known, fact)
@@ -617,7 +616,7 @@ class Builder:
     def _with_decided_masks(self, view: View) -> View:
         """A sum under an inequality at a chosen position, as the last of running sums: the position may decide it."""
         masks = [v for v in view.term.operands if v.term.operation is AT_MOST]
-        chosen = any(digit[0] == CONSTANT for axis in view.axes for digit in axis)
+        chosen = constant_digits(view)
         if not masks or not chosen or view.term.operation is not algebra.CONTRACT or not view.term.summed:
             return view
         opened = algebra.open_view(view.unscaled())
@@ -778,13 +777,14 @@ def _is_count(view: View) -> bool:
 
 
 def _covers_term(view: View) -> bool:
-    """Whether every element of the term is an element of the view: each axis has digits of its own, none constant."""
+    """Whether a view has every element of its term with these constant digits: all other digits are its own."""
     ends: dict[int, list[tuple[Size, Size]]] = {}
     for axis in view.axes:
         for dim, divisor, size in axis:
-            if dim == CONSTANT or not isinstance(divisor, int) or not isinstance(size, int):
+            if not isinstance(divisor, int) or not isinstance(size, int):
                 return False
-            ends.setdefault(dim, []).append((divisor, divisor * size))
+            if dim != CONSTANT:
+                ends.setdefault(dim, []).append((divisor, divisor * size))
     for spans in ends.values():
         spans.sort()
         if any(end > start for (_, end), (start, _) in itertools.pairwise(spans)):

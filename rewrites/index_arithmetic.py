@@ -11,7 +11,7 @@ from verifycompile.ir.indicator import EQUAL, LESS, LESS_EQUAL, NOT
 from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.pieces import CONCATENATE
 from verifycompile.ir.size import Size
-from verifycompile.ir.term import UNIT, IndexFact, Term, View
+from verifycompile.ir.term import UNIT, IndexFact, Term, View, facts_of
 from verifycompile.ir.term_property import TermProperty
 from verifycompile.rewrites import formula
 from verifycompile.rewrites.formula import Formula, Key
@@ -168,7 +168,7 @@ class Translator:
         if known is not None:
             return known
         variable = formula.integer(name) if is_whole(view.term) else formula.real(name)
-        for fact in self._facts.get(view.term, ()):
+        for fact in facts_of(self._facts, view):
             said = formula.both(variable >= 0, variable < fact.size)
             if fact.exception is not None:
                 said = formula.either(said, variable == fact.exception)

@@ -38,12 +38,7 @@ class Piece:
 
     def view(self, builder: Builder) -> View:
         pieces = self.pieces
-        start: Size = 0
-        if pieces.lengths[: self.index].count(pieces.lengths[0]) == self.index:
-            start = pieces.lengths[0] * self.index
-        else:
-            for length in pieces.lengths[: self.index]:
-                start = start + length
+        start = sum(pieces.lengths[: self.index])
         return builder.narrow(pieces.view, pieces.dim, start, pieces.lengths[self.index])
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from verifycompile.ir.algebra import COMBINE, CONTRACT, open_view
 from verifycompile.ir.indicator import EQUAL
 from verifycompile.ir.scalar import as_scalar
-from verifycompile.ir.term import TermPool, View
+from verifycompile.ir.term import TermPool, View, facts_of
 from verifycompile.ir.whole_dims import whole_dim
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal, whole_view
 from verifycompile.rewrites.lemmas.indicators import COUNT_OR, LOOK_UP
@@ -27,7 +27,7 @@ def _one_hot_rows(pool: TermPool, factors: Sequence[View], free: int) -> Iterato
         indices = {"j": (row,)}
         if index.term in pool.facts or index.term.operation is COMBINE:
             yield Proposal(LOOK_UP, Substitution({"n": (index,), "a": ()}, indices=indices), (factor,))
-        for fact in pool.facts.get(index.term, ()):
+        for fact in facts_of(pool.facts, index):
             if fact.exception is not None:
                 numbers = {"p": as_scalar(fact.exception)}
                 yield Proposal(COUNT_OR, Substitution({"n": (index,)}, numbers, indices), (factor,))

@@ -9,7 +9,7 @@ from verifycompile.ir.exponential import is_positive, may_be_lowest
 from verifycompile.ir.indicator import is_indicator
 from verifycompile.ir.sign import is_nonnegative, is_positive_sum
 from verifycompile.ir.size import product
-from verifycompile.ir.term import TermPool, View
+from verifycompile.ir.term import TermPool, View, facts_of
 from verifycompile.rewrites import formula
 from verifycompile.rewrites.index_arithmetic import Translator, UntranslatableError, equivalent, implied
 from verifycompile.rewrites.lemmas.build import build, build_product
@@ -55,7 +55,7 @@ def _is_within(pool: TermPool, shape: Shape, substitution: Substitution, name: s
         return view.coefficient == 1 and view.term.index_sizes[0] == size
     if view.term.operation.places and view.coefficient == 1:
         return product(view.term.index_sizes[i] for core in view.term.cores for i in core) == size
-    for fact in pool.facts.get(view.term, ()) if view.coefficient == 1 and isinstance(size, int) else ():
+    for fact in facts_of(pool.facts, view) if view.coefficient == 1 and isinstance(size, int) else ():
         if fact.size <= size and (fact.exception is None or 0 <= fact.exception < size):
             pool.assumptions[fact.source] = None
             return True
@@ -68,7 +68,7 @@ def _is_within_or(
     (view,) = substitution.values[name]
     size = product(shape[dim] for dim in substitution.indices[index])
     number = substitution.numbers[exception]
-    for fact in pool.facts.get(view.term, ()) if view.coefficient == 1 and isinstance(size, int) else ():
+    for fact in facts_of(pool.facts, view) if view.coefficient == 1 and isinstance(size, int) else ():
         if fact.exception == number and fact.size <= size and not 0 <= number < size:
             pool.assumptions[fact.source] = None
             return True

@@ -13,6 +13,8 @@ from torch.distributed.tensor.placement_types import Replicate, Shard
 
 import verifycompile
 from tests.programs.rank_graphs import ReduceFromRanks, trace, trace_ranks
+from verifycompile.capture.in_parts import in_parts
+from verifycompile.program import Program
 
 BATCH, WIDTH = 8, 6
 ROWS, COLUMNS, WHOLE = (Shard(0),), (Shard(1),), (Replicate(),)
@@ -346,3 +348,23 @@ def test_mutated_buffer_must_be_the_specs() -> None:
     assert right.relations["mutation.total"] == "mutation.total"
     wrong = verifycompile.verify_graphs(spec, trace_ranks(on_ranks(False), 2, lambda _: part), {"x": ROWS})
     assert wrong.verdict is REFUTED
+
+
+# ------------------------------------------------------------------------------------------------ pieces
+
+
+class JoinedRows(torch.nn.Module):
+    """Rows of which the number is read from data are joined and cut, beside pieces of known sizes."""
+
+    def forward(self, mask: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows = x[torch.where(mask)[0]]
+        first, second = torch.cat([rows, rows]).split([rows.shape[0]] * 2)
+        return first, second, torch.cat([x[:, 3:], x[:, :3]], 1)
+
+
+def test_what_has_a_size_that_is_read_from_data_is_not_cut_into_pieces() -> None:
+    graph = torch.export.export(JoinedRows(), (torch.ones(3, dtype=torch.bool), tensor(3, 4))).module()
+    program = Program(graph, (), ())
+    targets = [[str(node.target) for node in whole.graph.graph.nodes] for _, whole in in_parts(program, program)]
+    assert [names.count("aten.split_with_sizes.default") for names in targets] == [1, 1, 1]
+    assert [names.count("aten.slice_copy.Tensor") for names in targets] == [2, 0, 0]

@@ -181,6 +181,15 @@ def _within() -> Iterator[tuple[Space, Guard, Substitution, bool]]:
         yield s, within, _given({"n": [index.scaled(ONE * 2)]}, indices={"j": (2,)}), False
     s = Space((4, 3, 3, 3))  # as many elements as there are positions says nothing
     yield s, within, _given({"n": [s.index(IndexFact(None, 3, "a test"))]}, indices={"j": (2,)}), True
+    s = Space()  # what is known of one part of a value is known of what lies in it alone
+    whole = s.pool.leaf("parts", (3, 4, 2), whole=True)
+    s.pool.facts = {whole.term: (IndexFact(None, 3, "a test", frozenset({(1, 2, 1, 2)})),)}
+    for digits, expected in (
+        (((CONSTANT, 1, 2), (1, 1, 2)), True), (((CONSTANT, 0, 2), (1, 1, 2)), False), (((1, 1, 4),), False),
+        (((1, 1, 2), (CONSTANT, 1, 2)), False),
+    ):  # fmt: skip
+        view = View(ONE, whole.term, (3, 4, 3), (((0, 1, 3),), digits, ((CONSTANT, 1, 2),)))
+        yield s, within, _given({"n": [view]}, indices={"j": (2,)}), expected
     unknown = sympy.Symbol("s", integer=True, positive=True)
     s = Space((3, 3, unknown, 3))
     index = s.index(IndexFact(None, 3, "a test"), IndexFact(-1, 3, "a test"))

@@ -125,10 +125,15 @@ def _in_equal_pieces(program: Program, of_slices: Mapping[int, int], of_parts: M
                 whole = graph.call_function(aten.cat.default, (pieces, dim))
                 whole.meta = {**node.meta, "val": value.new_empty(value.shape)}
                 node.replace_all_uses_with(whole)
-            elif joined is not None and (length := of_parts.get(value.shape[joined[1]])) is not None:
+            elif joined is not None and (length := _of_size(of_parts, value.shape[joined[1]])) is not None:
                 parts, dim = joined
                 node.args = ([piece for part in parts for piece in _cut_part(graph, part, dim, length)], dim)
     return changed
+
+
+def _of_size(lengths: Mapping[int, int], size: Any) -> int | None:
+    """The length for a size, which may be one that torch reads from data and that has no hash."""
+    return lengths.get(size) if isinstance(size, int) else None
 
 
 def _is_cut(size: int, length: int) -> bool:
@@ -212,7 +217,7 @@ def _piece(node: torch.fx.Node, cut: Container[int]) -> tuple[torch.fx.Node, int
     if not isinstance(split, torch.fx.Node) or split.target not in _SPLITS or not isinstance(node.args[1], int):
         return None
     source, dim = _source_and_dim(split)
-    if source.meta["val"].shape[dim] not in cut:
+    if not isinstance(size := source.meta["val"].shape[dim], int) or size not in cut:
         return None
     lengths = [value.shape[dim] for value in split.meta["val"]]
     number = range(len(lengths))[node.args[1]]

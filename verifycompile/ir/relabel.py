@@ -52,8 +52,7 @@ def extract(digits: Sequence[Digit], divisor: Size, size: Size) -> list[Digit]:
         upper = exact_quotient(extent, skip)
         if upper is None:
             raise UnalignedError(f"boundary {skip} inside a digit of size {extent}")
-        dim, inner, extent = _upper_part(dim, inner, skip, upper)
-        skip = 1
+        inner, extent, skip = inner // skip if dim == CONSTANT else product((inner, skip)), upper, 1
         rest = exact_quotient(need, extent)
         if rest is not None:
             taken.append((dim, inner, extent))
@@ -67,12 +66,6 @@ def extract(digits: Sequence[Digit], divisor: Size, size: Size) -> list[Digit]:
         raise UnalignedError(f"digits end before {size}")
     taken.reverse()
     return taken
-
-
-def _upper_part(dim: int, inner: Size, lower: Size, upper: Size) -> Digit:
-    if dim == CONSTANT:
-        return (CONSTANT, inner // lower, upper)
-    return (dim, product((inner, lower)), upper)
 
 
 def substitute(view: View, replacement: Mapping[int, Sequence[Digit]], shape: tuple[Size, ...]) -> View:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -145,11 +146,30 @@ CombinationRule = Callable[["TermPool", Sequence[View], tuple[Size, ...]], Seque
 
 @dataclasses.dataclass(frozen=True)
 class IndexFact:
-    """Every element of a term is ``exception``, or a whole number from 0 to ``size`` - 1. ``source``: who says so."""
+    """Every element of a part of a term is ``exception``, or a whole number from 0 to ``size`` - 1.
+
+    ``source``: who says so. ``part``: its digits that are constant.
+    """
 
     exception: int | None
     size: int
     source: str
+    part: frozenset[tuple[int, Size, int, Size]] = frozenset()
+
+
+def facts_of(facts: Mapping[Term, Sequence[IndexFact]], view: View) -> list[IndexFact]:
+    """What is known of all elements that a view reads."""
+    return [fact for fact in facts.get(view.term, ()) if fact.part <= constant_digits(view)]
+
+
+def constant_digits(view: View) -> frozenset[tuple[int, Size, int, Size]]:
+    """Each as its axis, the product of the sizes of those behind it, its value and its size."""
+    return frozenset(
+        (number, math.prod(size for _, _, size in axis[place + 1 :]), value, size)
+        for number, axis in enumerate(view.axes)
+        for place, (dim, value, size) in enumerate(axis)
+        if dim == CONSTANT
+    )
 
 
 UNIT = Operation("one", whole=True, nonnegative=True, finite=True)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from verifycompile.ir import relabel
 from verifycompile.ir.scalar import ONE
 from verifycompile.ir.size import Size, product
-from verifycompile.ir.term import CONSTANT, Axis, Digit, Operation, TermPool, View
+from verifycompile.ir.term import Digit, Operation, TermPool, View
 
 WINDOW = Operation("contiguous_part", linear=frozenset({0}), copies=True)
 """Attributes: the first position. The operand's dimension is a core, the window's a fresh axis."""
@@ -43,21 +43,11 @@ def window_at(view: View, dim: int) -> Windowed | None:
     for index in reversed(term.cores[0]):
         digits[index] = (dim, full, term.index_sizes[index])
         full = product((full, term.index_sizes[index]))
-    axes: list[Axis] = []
-    for axis in operand.axes:
-        spelled: list[Digit] = []
-        for digit in axis:
-            if digit[0] == CONSTANT:
-                spelled.append(digit)
-            elif digit[0] in digits:
-                spelled.append(digits[digit[0]])
-            else:
-                spelled.extend(view.axes[digit[0]])
-        axes.append(relabel.merge_digits(spelled))
+    axes = [(digits[k],) if k in digits else view.axes[k] for k in range(len(term.index_sizes))]
     shape = (*view.shape[:dim], full, *view.shape[dim + 1 :])
     start = term.attributes[0]
     assert isinstance(start, int)
-    return Windowed(start, View(view.coefficient, operand.term, shape, tuple(axes)).scaled(operand.coefficient))
+    return Windowed(start, relabel.compose(operand, axes, shape).scaled(view.coefficient))
 
 
 def has_windows(views: Sequence[View]) -> bool:

@@ -260,6 +260,21 @@ def whole_with_z_loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return (negative_log_probability(x, y) + 1e-4 * torch.logsumexp(x, -1).square()).sum()
 
 
+def ahead(mesh: DeviceMesh, mistake: str) -> Loss:
+    """One loss of the next label, and one of the third behind."""
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        behind = y[1:4] if mistake == "the next label twice" else y[3:]
+        next_one, second = (Parts(x[: len(labels)], labels, mesh, mistake) for labels in (y[1:], behind))
+        return (next_one.log_sum - next_one.target).mean() + 0.3 * (second.log_sum - second.target).mean()
+
+    return loss
+
+
+def whole_ahead(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return negative_log_probability(x[:5], y[1:]).mean() + 0.3 * negative_log_probability(x[:3], y[3:]).mean()
+
+
 def ignoring(mesh: DeviceMesh, mistake: str) -> Loss:
     def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         kept = y.ne(-100)
@@ -417,6 +432,7 @@ FORMS: tuple[Form, ...] = (
     *(embedding(style, 4, "start of the last rank", "not reduced", "reduced twice") for style in ("padded", "joined")),
     own_backward(4),
     sharded_loss("cross-entropy", 4, cross_entropy, lambda x, y: negative_log_probability(x, y).sum(), *COMMON),
+    sharded_loss("ahead", 2, ahead, whole_ahead, "the next label twice", *COMMON),
     sharded_loss("smoothed", 2, smoothed, whole_smoothed, "own mean", "own size", *COMMON),
     sharded_loss("z", 2, with_z_loss, whole_with_z_loss, "z of the shifted", *COMMON),
     sharded_loss("ignoring", 2, ignoring, F.cross_entropy, "all counted", "ignored kept", *COMMON),
