@@ -15,7 +15,7 @@ from verifycompile.ir.size import Size
 from verifycompile.ir.term import INTEGER_LEAF, UNIT, IndexFact, Term, TermPool, View, terms_of
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import WHERE
-from verifycompile.rewrites.formula import Formula, both, implies
+from verifycompile.rewrites.formula import Formula, both, floor, implies
 from verifycompile.rewrites.index_arithmetic import Translator, UntranslatableError
 from verifycompile.rewrites.operations import FLOOR, MINIMUM, TRUNCATED
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
@@ -26,13 +26,16 @@ _ARITHMETIC = (COMBINE, CONTRACT, WHERE, MAXIMUM, MINIMUM, FLOOR, TRUNCATED)
 _COMPUTED = (*_ARITHMETIC, IOTA, UNIT, INTEGER_LEAF)
 
 
-def within(pool: TermPool, index: View, size: Size) -> bool:
+def within(pool: TermPool, index: View, size: Size, *, whole: bool = False) -> bool:
     """Whether z3 proves ``0 <= index < size`` for every value of what the index is computed from.
 
     If need be, for every value that an operator of the spec takes without error; that is listed as an assumption.
+    ``whole``: and that it is a whole number, as the type says of what torch takes as an index.
     """
     for facts in ({}, pool.facts) if pool.facts else ({},):
-        used = proved(facts, index, size, lambda value, n: both(value >= 0, value < n))
+        used = proved(
+            facts, index, size, lambda value, n: both(value >= 0, value < n, value == floor(value) if whole else both())
+        )
         if used is not None:
             pool.assumptions.update(dict.fromkeys(used))
             return True

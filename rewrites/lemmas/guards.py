@@ -59,7 +59,7 @@ def _is_within(pool: TermPool, shape: Shape, substitution: Substitution, name: s
         if fact.size <= size and (fact.exception is None or 0 <= fact.exception < size):
             pool.assumptions[fact.source] = None
             return True
-    return view.coefficient == 1 and view.term.operation is COMBINE and within(pool, view, size)
+    return view.coefficient == 1 and view.term.operation is COMBINE and within(pool, view, size, whole=True)
 
 
 def _is_within_or(

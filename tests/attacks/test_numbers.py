@@ -121,6 +121,25 @@ def test_whole_numbers_that_go_through_a_short_float_are_others(dtype: torch.dty
     assert report_on(lambda x: rounded(x) + rounded(x), lambda x: 2 * rounded(x), [x]).verdict is Verdict.VERIFIED
 
 
+@pytest.mark.parametrize("divisor", [1, 2])
+def test_half_of_a_position_need_not_be_one(divisor: int) -> None:
+    """The comparisons of a number with all positions are one in all where it is a position, and none elsewhere."""
+
+    def looked_up(w: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        return F.embedding(y, w).sum() + F.embedding(z, w).sum()
+
+    def counted(w: torch.Tensor, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        place = y + z if divisor == 1 else y + z / divisor
+        return looked_up(w, y, z) + (x * (place[:, None] == torch.arange(8)).sum(-1)).sum()
+
+    def once(w: torch.Tensor, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        return looked_up(w, y, z) + x.sum()
+
+    inputs = [torch.randn(4, 2), torch.randn(3), torch.tensor([0, 1, 3]), torch.tensor([1, 2, 3])]
+    report = report_on(counted, once, inputs)
+    assert report.verdict is (Verdict.VERIFIED if divisor == 1 else Verdict.REFUTED), str(report)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, SINGLE, DOUBLE])
 def test_constants_two_percent_apart_differ_in_every_dtype(dtype: torch.dtype) -> None:
     report = report_on(lambda x: x * 0.50, lambda x: x * 0.51, [sample(DOUBLE).to(dtype)])

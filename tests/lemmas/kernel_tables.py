@@ -190,6 +190,11 @@ def _within() -> Iterator[tuple[Space, Guard, Substitution, bool]]:
     ):  # fmt: skip
         view = View(ONE, whole.term, (3, 4, 3), (((0, 1, 3),), digits, ((CONSTANT, 1, 2),)))
         yield s, within, _given({"n": [view]}, indices={"j": (2,)}), expected
+    for factor, size, expected in ((1, 6, True), (1, 5, False), (Fraction(1, 2), 6, False), (Fraction(1, 2), 3, False)):
+        s = Space((3, 3, size, 3))  # half of a whole number need not be a position, wherever it lies
+        b, index = Builder(s.pool), s.index(IndexFact(None, 3, "a test"))
+        view = b.combination((1, s.counter(1)), (factor, index), (1, 1))
+        yield s, within, _given({"n": [view]}, indices={"j": (2,)}), expected
     unknown = sympy.Symbol("s", integer=True, positive=True)
     s = Space((3, 3, unknown, 3))
     index = s.index(IndexFact(None, 3, "a test"), IndexFact(-1, 3, "a test"))

@@ -103,7 +103,7 @@ def reshape(view: View, shape: tuple[Size, ...], keep: int = 0) -> View:
     old_shape = view.shape[keep:]
     if old_shape == shape:
         return view
-    weights = _weights(old_shape)
+    weights = [product(old_shape[dim + 1 :]) for dim in range(len(old_shape))]
     target = [(keep + i, 1, size) for i, size in enumerate(shape)]
     axes: list[Axis] = []
     for axis in view.axes:
@@ -115,16 +115,6 @@ def reshape(view: View, shape: tuple[Size, ...], keep: int = 0) -> View:
                 digits.extend(extract(target, product((weights[digit[0] - keep], digit[1])), digit[2]))
         axes.append(merge_digits(digits))
     return View(view.coefficient, view.term, view.shape[:keep] + shape, tuple(axes))
-
-
-def _weights(shape: tuple[Size, ...]) -> list[Size]:
-    weights: list[Size] = []
-    weight: Size = 1
-    for size in reversed(shape):
-        weights.append(weight)
-        weight = product((weight, size))
-    weights.reverse()
-    return weights
 
 
 def insert_dim(view: View, dim: int, size: Size = 1) -> View:
