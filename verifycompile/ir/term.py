@@ -154,7 +154,7 @@ class IndexFact:
     exception: int | None
     size: int
     source: str
-    part: frozenset[tuple[int, Size, int, Size]] = frozenset()
+    part: frozenset[tuple[int, Size, Size, Size]] = frozenset()
 
 
 def facts_of(facts: Mapping[Term, Sequence[IndexFact]], view: View) -> list[IndexFact]:
@@ -162,7 +162,7 @@ def facts_of(facts: Mapping[Term, Sequence[IndexFact]], view: View) -> list[Inde
     return [fact for fact in facts.get(view.term, ()) if fact.part <= constant_digits(view)]
 
 
-def constant_digits(view: View) -> frozenset[tuple[int, Size, int, Size]]:
+def constant_digits(view: View) -> frozenset[tuple[int, Size, Size, Size]]:
     """Each as its axis, the product of the sizes of those behind it, its value and its size."""
     return frozenset(
         (number, math.prod(size for _, _, size in axis[place + 1 :]), value, size)
