@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 from verifycompile import bounds
 from verifycompile.bounds import RanOut
@@ -11,6 +12,7 @@ from verifycompile.capture.at_rank import at_rank
 from verifycompile.capture.held_numbers import with_held_numbers
 from verifycompile.capture.merged_collectives import UnmergeableError
 from verifycompile.capture.rank_schedule import OrderError
+from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.report import Report, noted
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.options import Options
@@ -57,10 +59,21 @@ def _verify_captured(asked: Asked) -> Report:
         # What differs may be the program or the spec that was recovered from it.
         doubted = dataclasses.replace(spec, blockers=(doubt, *spec.blockers))
         found = verify_programs(doubted, implementation, options)
-        report = dataclasses.replace(found, strategies=(*report.strategies, *found.strategies))
+        differences = tuple(_difference(finding) for finding in report.findings if report.verdict is Verdict.REFUTED)
+        findings = tuple(
+            dataclasses.replace(finding, notes=(*finding.notes, *differences)) for finding in found.findings[:1]
+        )
+        strategies = (*report.strategies, *found.strategies)
+        report = dataclasses.replace(found, findings=(*findings, *found.findings[1:]), strategies=strategies)
     report = with_rank_evidence(report, implementation, options)
     count = 1 if implementation.mesh is None else len(implementation.mesh.ranks)
     return dataclasses.replace(report, question=Question(spec.provenance, implementation.provenance, count))
+
+
+def _difference(finding: Finding) -> str:
+    place = finding.impl_location
+    where = "" if place is None else f" at {Path(place.file).name}:{place.line}"
+    return f"from the spec as it was recovered the program differs{where} ({finding.code}: {finding.message})"
 
 
 def _doubt(spec: Program) -> Blocker | RanOut | None:

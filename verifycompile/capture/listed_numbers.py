@@ -9,7 +9,7 @@ from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.numbers import PlainRead, shown
 from verifycompile.capture.readings import Number, Source
 from verifycompile.torch_interface.confined_answers import stayed_where_asked
-from verifycompile.torch_interface.observation import ReadKind, listed_places, reads
+from verifycompile.torch_interface.observation import Read, ReadKind, listed_places, reads
 
 Named = tuple[str, object]
 
@@ -59,9 +59,17 @@ def listed_numbers(
 
 
 def _asked_and_passed_on() -> tuple[str, ...]:
-    """Where the user's code asked how many ranks there are, and may have passed the answer on."""
+    """Where the user's code asked how many ranks there are, or whether there is a job, and may have passed that on.
+
+    A constructor passes it on in what it makes, also where it only branches by it.
+    """
     asked = [read for read in reads(ReadKind.DEGREE) if not read.traced and not read.installed]
-    return tuple(dict.fromkeys(str(read) for read in asked if not stayed_where_asked([read], ())))
+    passed_on = (read for read in asked if _in_constructor(read) or not stayed_where_asked([read], ()))
+    return tuple(dict.fromkeys(map(str, passed_on)))
+
+
+def _in_constructor(read: Read) -> bool:
+    return any(asker.code.co_name == "__init__" for asker in read.askers)
 
 
 def _together(text: str, values: Iterable[Named]) -> Assumption:

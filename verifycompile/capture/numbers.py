@@ -33,6 +33,7 @@ from verifycompile.torch_interface.dynamo import Frame, TracedFrame
 from verifycompile.torch_interface.guarded_values import GuardedValue, guarded_values
 from verifycompile.torch_interface.mesh import is_process_group
 from verifycompile.torch_interface.observation import (
+    Read,
     ReadKind,
     is_degree_variable,
     is_installed,
@@ -99,8 +100,13 @@ class Place:
         record = self.at_construction()
         if record is None or record.at(self.steps[1:]) is MISSING:
             return False
-        asked = [read for read in reads(ReadKind.DEGREE) if read.moment < record.moment]
-        return not held_parts(self.owner, record.moment) and stayed_where_asked(asked, record.origin)
+        return not held_parts(self.owner, record.moment) and not asked_before(record)
+
+
+def asked_before(record: Recorded | None) -> tuple[Read, ...]:
+    """Where code asked for the degree, where an answer may have reached what was recorded; else nothing."""
+    asked = [read for read in reads(ReadKind.DEGREE) if record is None or read.moment < record.moment]
+    return () if stayed_where_asked(asked, () if record is None else record.origin) else tuple(asked)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,7 +260,7 @@ def _length_read(
     if steps[0][1] in _OF_EVERY_MODULE:
         return None
     record, length = Place(owner, steps).at_construction(), len(values[-1])
-    if record is not None and record.length_at(steps[1:]) == length:
+    if record is not None and record.length_at(steps[1:]) == length and not asked_before(record):
         return None
     is_call = any(map(_calls_package, values[holders[-1] : -1]))
     path_of_owner = dotted(names.get(id(owner), ""), steps)

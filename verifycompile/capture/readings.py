@@ -198,6 +198,17 @@ def doubt_of_size(path: str, constructed: Size, now: Size) -> Blocker:
     )
 
 
+def doubt_of_module(described: str, asked: str) -> Blocker:
+    """That a constructor that may have known how many ranks there are may have made a module for one of them."""
+    return Blocker(
+        None,
+        "VC209",
+        f"{described} was made after code had asked how many ranks there are ({asked}), and nothing says whether it is "
+        "that of the single-device program: it may hold sizes, texts or lists of one rank. Pass that program as the "
+        "option `spec`, or say with `per_rank_numbers=[]` that it holds none.",
+    )
+
+
 def doubt_of_separated(first: str, second: str) -> Blocker:
     """That two parameters were one, whose gradients add up, when the model was constructed."""
     return Blocker(

@@ -17,6 +17,7 @@ from verifycompile.capture.local_parameters import check_whole_parameters
 from verifycompile.capture.names import call_arguments
 from verifycompile.capture.numbers import (
     PlainRead,
+    asked_before,
     changed_since_construction,
     dotted,
     module_names,
@@ -32,6 +33,7 @@ from verifycompile.capture.readings import (
     Source,
     choose,
     doubt_of_free,
+    doubt_of_module,
     doubt_of_separated,
     doubt_of_size,
     numbers_of,
@@ -43,7 +45,7 @@ from verifycompile.program import Blocker, Program
 from verifycompile.question import Provenance
 from verifycompile.torch_interface.acting_rank import acting_alone
 from verifycompile.torch_interface.argument_guards import ArgumentsRead
-from verifycompile.torch_interface.constructed import MISSING, Attribute, resized, separated
+from verifycompile.torch_interface.constructed import MISSING, Attribute, last_constructed, resized, separated
 from verifycompile.torch_interface.dynamo import (
     Frame,
     GraphBreakError,
@@ -54,6 +56,7 @@ from verifycompile.torch_interface.dynamo import (
 )
 from verifycompile.torch_interface.globalize import Globalizer
 from verifycompile.torch_interface.graph_text import graph_text
+from verifycompile.torch_interface.observation import listed_places
 from verifycompile.torch_interface.parallel_styles import without_style
 from verifycompile.torch_interface.parallelism import has_parallelism, without_unread_meshes
 from verifycompile.torch_interface.shapes import trace_guards
@@ -204,10 +207,15 @@ class _Recovery:
         owner, name = attribute
         return dotted(self.names.get(id(owner), ""), ((".", name),))
 
+    def _described(self, module: nn.Module) -> str:
+        name = self.names.get(id(module), "")
+        return f"module `{name}`" if name else f"`{type(module).__name__}`"
+
     def _doubt_of_the_rest(self) -> Blocker | None:
         """A number that is no module's, and sizes, are read as they are: they may be those of one rank.
 
-        A number, where code asked for a degree; a size, where it is not the one that the model was constructed with.
+        A number, where code asked for a degree; a size, where it is not the one that the model was constructed with;
+        and a module, where an answer may have reached its constructor, which may have kept it in any form.
         """
         if self.options.per_rank_numbers is not None:
             return None
@@ -215,6 +223,11 @@ class _Recovery:
             for name, size, now in resized(owner):
                 return doubt_of_size(self._name((owner, name)), size, now)
         degrees = Degrees.of(self.implementation.inputs, self.implementation.mesh)
+        for owner in self.modules if degrees.sharding else ():
+            asked = asked_before(last_constructed(owner))
+            own = dict.fromkeys(str(read) for read in asked if not (read.traced or read.installed))
+            if own and not type(owner).__module__.startswith("torch.nn."):
+                return doubt_of_module(self._described(owner), listed_places(list(own)))
         free = [read for read in self.reads.values() if read.place is None and not read.is_early]
         return next(filter(None, (doubt_of_free(read, degrees) for read in free)), None)
 

@@ -93,15 +93,17 @@ class _Record:
     """``values``: by attribute. ``is_closed``: no constructor runs any more that could assign one.
 
     ``was_seen``: the module's own constructor ran while this was recorded. ``sizes``: of what was replaced afterwards.
-    ``parameters``: equal for attributes that held one parameter. ``origin``: what called the constructor, once needed.
+    ``last``: of the last assignment, whatever it was. ``origin``: what called the constructor, once needed.
+    ``parameters``: equal for attributes that held one parameter.
     ``distributed``: when a parameter of another type than torch's own was first registered, such as a DTensor.
     """
 
-    __slots__ = ("distributed", "is_closed", "origin", "parameters", "sizes", "values", "was_seen")
+    __slots__ = ("distributed", "is_closed", "last", "origin", "parameters", "sizes", "values", "was_seen")
 
     def __init__(self) -> None:
         self.values: dict[str, Recorded] = {}
         self.sizes: dict[str, Size] = {}
+        self.last: Recorded | None = None
         self.parameters: dict[str, _Identity] = {}
         self.origin: tuple[Asker, ...] | None = None
         self.distributed: int | None = None
@@ -167,12 +169,18 @@ def recorded(module: nn.Module) -> Mapping[str, Recorded]:
 
 
 def resized(module: nn.Module) -> Iterator[tuple[str, Size, Size]]:
-    """Attributes that hold modules or buffers and were replaced by others: their size as constructed, and now."""
+    """Attributes that hold modules or tensors and were replaced by others: their size as constructed, and now."""
     record: _Record | None = _RECORDS.get(module)
     for name, size in () if record is None else record.sizes.items():
         now = _size(module, name)
         if now is not None and now != size:
             yield name, size, now
+
+
+def last_constructed(module: nn.Module) -> Recorded | None:
+    """When, and by whom, the module's constructor last assigned something; None where that is not known."""
+    record: _Record | None = _RECORDS.get(module)
+    return None if record is None else record.last
 
 
 def held_parts(module: nn.Module, at: int) -> bool:
@@ -196,15 +204,16 @@ def separated(modules: Iterable[nn.Module]) -> Iterator[tuple[Attribute, Attribu
 
 
 def _size(module: nn.Module, name: str) -> Size | None:
-    """Of how many modules a container is, of which shape a buffer; None for everything else."""
+    """Of how many modules a container is, of which shape a tensor; None for everything else."""
     held = vars(module)
     if isinstance(module, torch.jit.ScriptModule):  # which holds both in objects of its own
         return None
     found = held.get("_modules", {}).get(name)
     if isinstance(found, Sized):
         return len(found)
-    buffer = held.get("_buffers", {}).get(name)
-    return None if buffer is None else tuple(buffer.shape)
+    tensor = held.get("_buffers", {}).get(name)
+    tensor = held.get(name) if tensor is None else tensor
+    return tuple(tensor.shape) if isinstance(tensor, torch.Tensor) else None
 
 
 def is_plain(value: object) -> bool:
@@ -283,8 +292,9 @@ def _record(module: nn.Module, name: str, value: object, caller: types.FrameType
         return
     record.values.pop(name, None)
     snapshot = _snapshot(value, _DEEP)
+    record.last = Recorded(snapshot, moment(), _origin(*constructors[-1]))
     if snapshot is not MISSING:
-        record.values[name] = Recorded(snapshot, moment(), _origin(*constructors[-1]))
+        record.values[name] = record.last
 
 
 # Between two compiled graphs neither is a frame to compile. As `torch._dynamo.eval_frame.skip_code` says it, without
