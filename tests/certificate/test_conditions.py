@@ -109,7 +109,7 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     window: lambda: itertools.chain(of_tests(test_readings), of_tests(test_window, "test_parts_of_the_rows")),
     relabel: lambda: itertools.chain(of_tests(test_relabel), of_tests(test_readings)),
     indicator: lambda: of_tests(test_indicator),
-    inequality: lambda: of_tests(test_inequality, "test_whole_values"),
+    inequality: lambda: of_tests(test_inequality),
 }
 """Modules of the checker, with what must hold of each."""
 FUNCTIONS: Mapping[ModuleType, Collection[str]] = {
@@ -122,15 +122,20 @@ FUNCTIONS: Mapping[ModuleType, Collection[str]] = {
     pieces: ("concatenated_dim", "whole_dim_of_fresh"),
     window: ("window_at", "is_single"),
     indicator: ("is_indicator", "_is_indicator"),
-    inequality: ("is_whole", "_is_whole", "_may_be_made_of_wholes"),
 }  # fmt: skip
 """Of a module not named here all conditions are changed; of the normal form those that say something of a value. The rest
 decides which of equal forms is built: what is wrong there changes a value, and tests of values find it, or costs a proof.
 """
 
 _FASTER = "what is computed otherwise is the same"
+_NOT_ZERO = "a weight is not zero"
 _WHOLE = "a digit of the size of its dimension begins at one"
 SAME: Mapping[ModuleType, Mapping[str, str]] = {
+    inequality: {
+        "`weight >= 0` for `weight > 0`": _NOT_ZERO,
+        "`value >= 0` for `value > 0`": _NOT_ZERO,
+        "`step >= 1` for `step > 1`": "a digit has two values or more, so none is without effect where the step is one",
+    },
     relabel: {
         "`False` for `len(source) == 1 and source[0][2] == digit[2] and (digit[1] == 1)`": _FASTER,
         "`len(source) == 1 and source[0][2] == digit[2]` for "

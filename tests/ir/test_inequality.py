@@ -12,11 +12,21 @@ import sympy
 import torch
 
 from tests.ir.evaluate import Evaluator
+from tests.ir.test_piecewise import piecewise_pool
 from verifycompile.ir.algebra import iota
 from verifycompile.ir.indicator import less_equal
-from verifycompile.ir.inequality import AT_MOST, are_attained, is_attained, is_whole
-from verifycompile.ir.scalar import as_scalar
-from verifycompile.ir.term import TermPool, View
+from verifycompile.ir.inequality import (
+    AT_MOST,
+    are_attained,
+    is_attained,
+    is_whole,
+    merged_digits,
+    split_digits,
+    whole_at_most,
+)
+from verifycompile.ir.relabel import substitute
+from verifycompile.ir.scalar import ONE, Scalar, as_scalar
+from verifycompile.ir.term import CONSTANT, Digit, TermPool, View
 from verifycompile.rewrites.builder import Builder, Call
 
 ROWS, RANK = 4, sympy.Symbol("rank", integer=True)
@@ -203,3 +213,156 @@ def test_inequalities_that_are_attained_are() -> None:
     assert with_value.term.operation is AT_MOST
     assert not any(is_attained(with_value, bound, opposite=opposite) for bound in ((0,), (1,), (0, 1)) for opposite in (True, False))
     assert not are_attained([with_value, with_value], (0, 1))
+
+
+SHAPE = (3, 4, 6)
+
+
+def counters(pool: TermPool) -> list[View]:
+    """Of all dimensions, and of the upper and the lower digits of the last one."""
+    digits: list[Digit] = [(0, 1, 3), (1, 1, 4), (2, 1, 6), (2, 2, 3), (2, 1, 2)]
+    return [View(ONE, iota(pool, digit[2]).term, SHAPE, ((digit,),)) for digit in digits]
+
+
+def inequality(pool: TermPool, weights: tuple[int, ...], constant: int) -> View:
+    """``0 <= sum(weight * counter) + constant``."""
+    b = Builder(pool)
+    terms = zip(weights, counters(pool), strict=True)
+    found = whole_at_most(pool, pool.zero(SHAPE), b.combination((constant, b.full(1, SHAPE)), *terms))
+    assert found is not None
+    return found
+
+
+def everywhere_some(value: torch.Tensor, bound: tuple[int, ...]) -> bool:
+    return bool(value.expand(SHAPE).amax(bound).all())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_inequality_is_attained_exactly_where_it_is(seed: int) -> None:
+    random, pool, found = Random(seed), TermPool(), set[bool]()
+    for _ in range(100):
+        view = inequality(pool, tuple(random.choice((-4, -2, -1, 0, 1, 2, 3)) for _ in range(5)), random.randint(-9, 9))
+        if view.term.operation is not AT_MOST:
+            continue
+        value = numbers(view).bool()
+        for bound in ((0,), (1,), (2,), (0, 2)):
+            for opposite, of in ((False, value), (True, ~value)):
+                assert is_attained(view, bound, opposite=opposite) == everywhere_some(of, bound), (view, bound)
+                found.add(is_attained(view, bound, opposite=opposite))
+    assert found == {True, False}
+
+
+BOUNDS = ((0, 1, -1, 0, 0), (0, 0, -1, 0, 0), (2, 0, 1, 0, 0), (1, 0, -1, 0, 0), (0, -1, 1, 0, 0), (1, -1, 0, 0, 0),
+          (1, 0, 2, 0, 0), (-1, 0, -2, 0, 0), (1, 0, 0, 3, 1), (-1, 0, 0, -3, -1), (0, 0, 0, 1, 0), (0, 0, 0, -1, 0), (1, 0, 0, 2, 1), (0, 0, 1, 0, 1), (0, 0, 2, 0, 0))  # fmt: skip
+
+
+@pytest.mark.parametrize("bound", [(2,), (1,), (1, 2)], ids=str)
+def test_inequalities_are_attained_together_only_where_they_are(bound: tuple[int, ...]) -> None:
+    pool, found = TermPool(), list[bool]()
+    views = [inequality(pool, weights, constant) for weights in BOUNDS for constant in (-3, -2, 0, 1, 2, 3)]
+    holds = {view: numbers(view).bool() for view in views if view.term.operation is AT_MOST}
+    for one, other in itertools.product(holds, holds):
+        together = everywhere_some(holds[one] & holds[other], bound)
+        found.append(are_attained((one, other), bound))
+        assert together or not found[-1], (one, other)
+    assert 0 < sum(found) < len(found)
+    if bound == (2,):  # between a first and a last one
+        assert are_attained([inequality(pool, w, c) for w, c in (((0, 1, -1, 0, 0), 0), ((0, -1, 1, 0, 0), 0))], bound)
+        assert are_attained([inequality(pool, (0, 0, -1, 0, 0), 0), inequality(pool, (0, 0, -1, 0, 0), 4)], bound)
+        assert are_attained([inequality(pool, (0, 0, 1, 0, 0), -5), inequality(pool, (0, 0, 1, 0, 0), -1)], bound)
+        assert are_attained([inequality(pool, (1, 0, 1, 0, 0), -5), inequality(pool, (0, 0, 1, 0, 0), -1)], bound)
+
+
+def test_what_bounds_nothing_does_not_count() -> None:
+    pool = TermPool()
+    assert are_attained([inequality(pool, (0, 3, 2, 0, 0), -4)], (1, 2))
+    counted = [View(ONE, iota(pool, 4).term, (4, 4, 6), (((dim, 1, 4),),)) for dim in range(2)]
+    last = View(ONE, iota(pool, 6).term, (4, 4, 6), (((2, 1, 6),),))
+    found = whole_at_most(pool, counted[0], Builder(pool).add(counted[1], last))
+    assert found is not None
+    equal = substitute(found, {0: [(0, 1, 4)], 1: [(0, 1, 4)], 2: [(1, 1, 6)]}, (4, 6))
+    assert torch.equal(Evaluator({}).view(equal), torch.ones(4, 6, dtype=torch.float64))
+    assert are_attained([equal, equal], (0, 1))
+
+
+def valued(digits: dict[Digit, Scalar], place: tuple[int, ...]) -> Scalar:
+    return sum(w * (place[d] // low % size) for (d, low, size), w in digits.items())  # type: ignore[misc, return-value]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_digits_are_cut_and_joined_as_numbers(seed: int) -> None:
+    random = Random(seed)
+    of_dim: list[Digit] = [(0, low, size) for low, size in ((1, 24), (1, 2), (2, 3), (4, 3), (1, 4), (6, 4), (12, 2), (2, 12), (3, 2))]
+    digits: dict[Digit, Scalar] = {d: Fraction(random.choice((1, 2, 3, 4, 6, -2, -4))) for d in random.sample(of_dim, 3)}
+    digits[1, 1, 6] = ONE
+    split, joined = split_digits(digits), merged_digits(digits)
+    for place in itertools.product(range(24), range(6)):
+        assert valued(split, place) == valued(joined, place) == valued(digits, place)
+
+
+s, t = sympy.symbols("s t", positive=True, integer=True)
+
+
+def test_digits_meet_where_they_nest() -> None:
+    whole, upper, lower = (0, 1, 12), (0, 3, 4), (0, 1, 3)
+    assert split_digits({whole: ONE, upper: -3 * ONE, (1, 1, 4): ONE}) == {lower: ONE, upper: ONE * 0, (1, 1, 4): ONE}
+    assert split_digits({whole: ONE, (1, 2, 3): ONE}) == {whole: ONE, (1, 2, 3): ONE}
+    alone: dict[Digit, Scalar] = {(0, 1, 12): ONE, (0, 2, 3): ONE, (0, 3, 4): ONE}
+    assert split_digits(alone)[0, 1, 12] == 1
+    for digit in ((0, 1, s), (0, s, 4)):
+        assert split_digits({digit: ONE, whole: ONE}) == {digit: ONE, whole: ONE}
+    assert merged_digits({upper: 3 * ONE, lower: ONE, (1, 1, 4): ONE}) == {whole: ONE, (1, 1, 4): ONE}
+    assert merged_digits({upper: 2 * ONE, lower: ONE}) == {upper: 2 * ONE, lower: ONE}
+
+
+def test_sizes_that_are_not_known() -> None:
+    b = Builder(TermPool())
+    row, column, x = b.unsqueeze(b.iota(3), 1), b.iota(4), b.pool.leaf("x", (3, 4), whole=True)
+    real, symbolic = b.pool.leaf("r", (3, 4)), b.iota(s)
+    compared = b.less_equal(b.scale(row, s), column)
+    assert compared.term.operation is AT_MOST
+    assert compared.term.attributes == (0,)
+    assert [view.coefficient for view in compared.term.operands] == [s, 1]
+    assert b.less(b.scale(row, s), column).term.attributes == (-1,)
+    assert b.less_equal(b.scale(column, 2), b.scale(row, 2 * s)).term.attributes == (0,)
+    assert not is_attained(compared, (0, 1))
+    for left in (b.scale(row, s / 2), b.scale(row, s - t), b.add(b.scale(row, s), 0.5), b.add(x, s), b.add(b.scale(row, s), b.scale(x, 0.5))):
+        assert b.less_equal(left, column).term.operation is not AT_MOST, left
+    for bound in (0, 7):
+        within = b.less_equal(symbolic, bound)
+        assert within.term.operation is AT_MOST
+        assert not is_attained(within, ())
+        assert not are_attained([within, within], (0,))
+    assert b.less_equal(b.add(b.scale(b.unsqueeze(symbolic, 1), 1), b.scale(column, 4)), 7).term.operation is AT_MOST
+    assert b.less_equal(x, b.add(x, 1)) == b.full(1, (3, 4))
+    assert b.less_equal(real.scaled(as_scalar(0)), x).term.operation is AT_MOST
+
+
+def test_counters_with_fixed_digits() -> None:
+    pool = TermPool()
+    fixed = View(ONE, iota(pool, 12).term, (4,), (((CONSTANT, 2, 3), (0, 1, 4)),))
+    found = whole_at_most(pool, fixed, pool.constant(as_scalar(9), (4,)))
+    assert found is not None
+    assert numbers(found).tolist() == [1, 1, 0, 0]
+    symbolic = View(ONE, iota(pool, 3 * s).term, (s,), (((CONSTANT, 2, 3), (0, 1, s)),))
+    assert whole_at_most(pool, symbolic, pool.constant(as_scalar(9), (s,))) is None
+
+
+def test_parts_of_a_bound_are_ones_and_zeros() -> None:
+    """Of one position alone: others are compared as they are."""
+    pool = piecewise_pool()
+    b = Builder(pool)
+    positions, x = b.iota(6), pool.leaf("x", (6,), whole=True)
+    places = torch.arange(6)
+    for at in (1, 2, 5):
+        for view, wanted in (
+            (b.less(positions, at), places < at), (b.less(at - 1, positions), at - 1 < places),
+            (b.less(b.scale(positions, 2), 2 * at), places < at), (b.less(b.add(b.sub(positions, x), x), at), places < at),
+        ):  # fmt: skip
+            assert view.term.operation is not AT_MOST
+            assert torch.equal(numbers(view).bool(), wanted)
+    digit = View(ONE, iota(pool, 3).term, (6,), (((0, 2, 3),),))
+    rows, columns = b.unsqueeze(positions, 1), b.iota(4)
+    assert b.less(b.add(rows, columns), b.add(columns, 2)).term.operation is not AT_MOST
+    for view in (b.less(digit, 2), b.less(b.add(positions, x), 3), b.less(b.add(rows, columns), 5)):
+        assert view.term.operation is AT_MOST

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Sequence
+import operator
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
+from typing import NamedTuple
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, combine, elementwise, iota, max_size, open_view
 from verifycompile.ir.relabel import merge_digits
-from verifycompile.ir.scalar import ONE, Scalar, add, as_scalar, divide, multiply
+from verifycompile.ir.scalar import ONE, Scalar, add, as_scalar, multiply
 from verifycompile.ir.size import Size, product
 from verifycompile.ir.term import CONSTANT, UNIT, Digit, Operation, Term, TermPool, View
 from verifycompile.ir.term_property import TermProperty
@@ -49,9 +51,7 @@ def whole_at_most(pool: TermPool, left: View, right: View, strict: bool = False)
 
     ``strict``: of ``left < right``.
     """
-    shape = left.shape
-    if right.shape != shape:
-        shape = tuple(max_size(s, t) for s, t in zip(left.shape, right.shape, strict=True))
+    shape = tuple(max_size(s, t) for s, t in zip(left.shape, right.shape, strict=True))
     difference = Difference(pool, shape)
     if not (difference.take(right, ONE) and difference.take(left, -ONE)):
         return None
@@ -63,18 +63,11 @@ def is_attained(view: View, bound: Collection[int], opposite: bool = False) -> b
 
     ``opposite``: its negation.
     """
-    left, right = open_view(view).operands
-    (constant,) = view.term.attributes
-    assert isinstance(constant, int)
-    if opposite:
-        left, right, constant = right, left, -constant - 1
-    difference = Difference(NO_POOL, view.shape)
-    if not (difference.take(right, ONE) and difference.take(left, -ONE)) or difference.others:
+    known = _of_digits(view, opposite)
+    if known is None:
         return False
-    least = difference.constant + constant
-    for (dim, _, size), weight in split_digits(difference.digits).items():
-        if not isinstance(size, int) or not isinstance(weight, Fraction):
-            return False
+    digits, least = known
+    for (dim, _, size), weight in digits.items():
         reach = weight * (size - 1)
         least += max(reach, 0) if dim in bound else min(reach, 0)
     return least >= 0
@@ -88,32 +81,82 @@ def are_attained(views: Sequence[View], bound: Collection[int]) -> bool:
     """
     if len(views) == 1:
         return is_attained(views[0], bound)
-    sides: dict[int, list[Difference]] = {1: [], -1: []}
-    counters: set[tuple[Digit, ...]] = set()
+    sides: dict[int, list[_OfDigits]] = {1: [], -1: []}
+    counters: set[tuple[_Known, ...]] = set()
     for view in views:
-        left, right = open_view(view).operands
-        (constant,) = view.term.attributes
-        assert isinstance(constant, int)
-        difference = Difference(NO_POOL, view.shape)
-        if not (difference.take(right, ONE) and difference.take(left, -ONE)) or difference.others:
-            return False
-        difference.constant += constant
-        found = difference.without_counter(bound)
+        known = _of_digits(view)
+        found = None if known is None else _without_counter(known, bound)
         if found is None:
             return False
-        sides[found[0]].append(difference)
-        counters.add(found[1])
+        sign, counter, rest = found
+        sides[sign].append(rest)
+        counters.add(counter)
     if len(counters) != 1:
         return False
-    (counter,) = counters
-    first, last = Difference(NO_POOL, views[0].shape), Difference(NO_POOL, views[0].shape)
-    last.constant = Fraction(_reach(counter))
-    lower, upper = [first, *sides[1]], [last, *sides[-1]]
-    return all(low.least_with(high) >= 0 for low in lower for high in upper)
+    last = math.prod(size for _, _, size in counters.pop()) - 1
+    lower, upper = [_OfDigits({}, Fraction(0)), *sides[1]], [_OfDigits({}, Fraction(last)), *sides[-1]]
+    return all(_least(low, high) >= 0 for low in lower for high in upper)
 
 
-def _reach(counter: Sequence[Digit]) -> int:
-    return math.prod(size for _, _, size in counter if isinstance(size, int)) - 1
+_Known = tuple[int, Size, int]
+"""A digit of which the size is known."""
+
+
+class _OfDigits(NamedTuple):
+    """``sum(weight * digit) + constant``."""
+
+    digits: Mapping[_Known, Fraction]
+    constant: Fraction
+
+
+def _of_digits(view: View, opposite: bool = False) -> _OfDigits | None:
+    """What is to be at least zero, where it is made of digits with known sizes and weights. ``opposite``: negated."""
+    left, right = open_view(view).operands
+    (constant,) = view.term.attributes
+    assert isinstance(constant, int)
+    if opposite:
+        left, right, constant = right, left, -constant - 1
+    difference = Difference(NO_POOL, view.shape)
+    if not (difference.take(right, ONE) and difference.take(left, -ONE)) or difference.others:
+        return None
+    digits = _known(difference.digits)
+    return None if digits is None else _OfDigits(digits, difference.constant + constant)
+
+
+def _known(digits: Mapping[Digit, Scalar]) -> dict[_Known, Fraction] | None:
+    """The digits cut where others begin or end; None where a size or a weight is not known."""
+    split = split_digits(digits)
+    known = {
+        (dim, divisor, size): weight
+        for (dim, divisor, size), weight in split.items()
+        if isinstance(size, int) and isinstance(weight, Fraction)
+    }
+    return known if len(known) == len(split) else None
+
+
+def _without_counter(known: _OfDigits, bound: Collection[int]) -> tuple[int, tuple[_Known, ...], _OfDigits] | None:
+    """The sign with which the number that the digits of ``bound`` spell is counted, these digits, and the rest.
+
+    None where they spell no number with a weight of one.
+    """
+    own = {digit: weight for digit, weight in known.digits.items() if digit[0] in bound and weight != 0}
+    ordered = sorted(own, key=lambda digit: abs(own[digit]))
+    signs = {1 if weight > 0 else -1 for weight in own.values()}
+    places = itertools.accumulate((size for _, _, size in ordered), operator.mul, initial=1)
+    if len(signs) != 1 or any(abs(own[digit]) != place for digit, place in zip(ordered, places, strict=False)):
+        return None
+    rest = {digit: weight for digit, weight in known.digits.items() if digit not in own}
+    return signs.pop(), tuple(ordered), _OfDigits(rest, known.constant)
+
+
+def _least(one: _OfDigits, other: _OfDigits) -> Fraction:
+    """A number that the sum of both is never below."""
+    total: dict[Digit, Scalar] = {**one.digits}
+    for digit, weight in other.digits.items():
+        total[digit] = add(total.get(digit, Fraction(0)), weight)
+    known = _known(total)
+    assert known is not None
+    return one.constant + other.constant + sum(min(weight * (size - 1), 0) for (_, _, size), weight in known.items())
 
 
 def turned_round(pool: TermPool, view: View) -> View:
@@ -155,38 +198,6 @@ class Difference:
         self.others[key] = add(self.others.get(key, Fraction(0)), factor)
         return True
 
-    def without_counter(self, bound: Collection[int]) -> tuple[int, tuple[Digit, ...]] | None:
-        """Take out the digits of ``bound``: the sign with which the number that they spell is counted, and the digits.
-
-        None where they spell no number with a weight of one.
-        """
-        split = split_digits(self.digits)
-        own = {digit: weight for digit, weight in split.items() if digit[0] in bound and weight != 0}
-        ordered = sorted(own, key=lambda digit: abs(own[digit]))
-        expected, sign = 1, 0
-        for digit in ordered:
-            weight, size = own[digit], digit[2]
-            if not isinstance(size, int) or not isinstance(weight, Fraction) or abs(weight) != expected:
-                return None
-            if sign not in (0, weight / expected):
-                return None
-            sign = 1 if weight > 0 else -1
-            expected *= size
-        self.digits = {digit: weight for digit, weight in split.items() if digit not in own}
-        return (sign, tuple(ordered)) if sign else None
-
-    def least_with(self, other: Difference) -> Fraction:
-        """A number that the sum of both is never below."""
-        total = dict(self.digits)
-        for digit, weight in other.digits.items():
-            total[digit] = add(total.get(digit, Fraction(0)), weight)
-        least = self.constant + other.constant
-        for (_, _, size), weight in split_digits(total).items():
-            if not isinstance(size, int) or not isinstance(weight, Fraction):
-                return Fraction(-1)
-            least += min(weight * (size - 1), 0)
-        return least
-
     def _take_counter(self, view: View, factor: Scalar) -> bool:
         weight: Size = 1
         for digit in reversed(view.axes[0]):
@@ -207,13 +218,10 @@ class Difference:
         others = {v: c for v, c in self.others.items() if c != 0}
         constant = self.constant
         if all(isinstance(weight, Fraction) for weight in (*digits.values(), *others.values())):
-            constant = _reduce(digits, others, constant, strict)
-            decided = _decided(digits, others, constant)
-            if decided is not None:
-                return self.pool.constant(Fraction(decided), self.shape)
-            in_parts = None if others else self._in_parts(digits, constant)
-            if in_parts is not None:
-                return in_parts
+            constant = _reduce(digits, others, constant, strict)  # pyright: ignore[reportArgumentType]  # rational numbers
+            found = None if others else self._decided(digits, constant)
+            if found is not None:
+                return found
         elif constant.denominator == 1 and all(_is_whole_number(w) for w in (*digits.values(), *others.values())):
             constant -= strict
         else:
@@ -232,12 +240,24 @@ class Difference:
         )
         return elementwise(self.pool, AT_MOST, (int(constant),), (left, right))
 
+    def _decided(self, digits: dict[Digit, Scalar], constant: Fraction) -> View | None:
+        """One where the least value is not negative, zero where the largest is; parts of both; None otherwise."""
+        least = largest = constant
+        for (_, _, size), weight in digits.items():
+            if not isinstance(size, int):
+                return None
+            least += min(weight * (size - 1), 0)
+            largest += max(weight * (size - 1), 0)
+        if least >= 0 or largest < 0:
+            return self.pool.constant(Fraction(least >= 0), self.shape)
+        return self._in_parts(digits, constant)
+
     def _in_parts(self, digits: dict[Digit, Scalar], constant: Fraction) -> View | None:
         """The bound of one position as ones and zeros, where values are assembled from parts."""
         if self.pool.piecewise is None or len(digits) != 1:
             return None
-        (((dim, divisor, size), weight),) = digits.items()
-        if divisor != 1 or size != self.shape[dim] or not isinstance(size, int) or abs(weight) != 1:
+        (((dim, _, size), weight),) = digits.items()
+        if size != self.shape[dim]:
             return None
         first = -int(constant) if weight == 1 else int(constant) + 1
         before, after = (Fraction(0), ONE) if weight == 1 else (ONE, Fraction(0))
@@ -261,7 +281,7 @@ def _sign(value: Scalar) -> int | None:
     return -1 if value.is_negative else None
 
 
-def split_digits(digits: dict[Digit, Scalar]) -> dict[Digit, Scalar]:
+def split_digits(digits: Mapping[Digit, Scalar]) -> dict[Digit, Scalar]:
     """Digits of one dimension cut where other digits of it begin or end, so that equal parts meet."""
     result: dict[Digit, Scalar] = {}
     for (dim, divisor, size), weight in digits.items():
@@ -291,53 +311,40 @@ def merged_digits(digits: dict[Digit, Scalar]) -> dict[Digit, Scalar]:
     for high, weight in digits.items():
         for low, below in digits.items():
             joined = merge_digits((high, low))
-            if len(joined) == 1 and high != low and weight == multiply(below, as_scalar(low[2])):
+            if len(joined) == 1 and weight == multiply(below, as_scalar(low[2])):
                 rest = {d: w for d, w in digits.items() if d not in (high, low)}
                 return merged_digits({**rest, joined[0]: below})
     return digits
 
 
-def _reduce(digits: dict[Digit, Scalar], others: dict[View, Scalar], constant: Fraction, strict: bool) -> Fraction:
+def _reduce(digits: dict[Digit, Fraction], others: dict[View, Fraction], constant: Fraction, strict: bool) -> Fraction:
     """Drop what rounding takes away: ``4 a + i >= 0`` with ``0 <= i < 4`` is ``a >= 0``. Divides by common factors.
 
     ``strict``: the sum is to be greater than zero.
     """
     while True:
-        weights = [w for w in (*digits.values(), *others.values()) if isinstance(w, Fraction)]
+        weights = [*digits.values(), *others.values()]
         denominator = math.lcm(*(w.denominator for w in weights))
         common = Fraction(math.gcd(*(int(w * denominator) for w in weights)) or 1, denominator)
         constant = Fraction(math.ceil(constant / common) - 1 if strict else math.floor(constant / common))
         strict = False
         for mapping in (digits, others):
             for key, weight in mapping.items():
-                mapping[key] = divide(weight, common)  # pyright: ignore[reportArgumentType]  # a rational number divided by one is one
+                mapping[key] = weight / common  # pyright: ignore[reportArgumentType]  # a key of this mapping
         negligible = _negligible(digits, others, constant)
         if negligible is None:
             return constant
         del digits[negligible]
 
 
-def _negligible(digits: dict[Digit, Scalar], others: dict[View, Scalar], constant: Fraction) -> Digit | None:
+def _negligible(digits: dict[Digit, Fraction], others: dict[View, Fraction], constant: Fraction) -> Digit | None:
     """A digit whose value never decides: all other weights are multiples of a step that it does not fill."""
     for digit, weight in digits.items():
-        if not isinstance(weight, Fraction) or not isinstance(digit[2], int):
+        if not isinstance(digit[2], int):
             continue
-        rest = [int(w) for d, w in (*digits.items(), *others.items()) if d != digit and isinstance(w, Fraction)]
-        step = math.gcd(*rest) if rest else 0
+        rest = [int(w) for d, w in (*digits.items(), *others.items()) if d != digit]
+        step = math.gcd(*rest)
         reach = weight * (digit[2] - 1)
         if step > 1 and 0 <= constant % step + reach < step:
             return digit
     return None
-
-
-def _decided(digits: dict[Digit, Scalar], others: dict[View, Scalar], constant: Fraction) -> int | None:
-    """1 where the least value is not negative, 0 where the largest is; None otherwise."""
-    if others:
-        return None
-    least = largest = constant
-    for (_, _, size), weight in digits.items():
-        if not isinstance(size, int) or not isinstance(weight, Fraction):
-            return None
-        least += min(weight * (size - 1), 0)
-        largest += max(weight * (size - 1), 0)
-    return 1 if least >= 0 else 0 if largest < 0 else None
