@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from verifycompile.ir.algebra import COMBINE, IOTA, open_view
-from verifycompile.ir.term import CONSTANT, Operation, View
+from verifycompile.ir.met_once import is_found_once
+from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.counted import smallest_and_largest
 
-TOPK = Operation("topk_values"), Operation("topk_indices", whole=True, places=True)
-SORT = Operation("sort_values"), Operation("sort_indices", whole=True, places=True)
-DISTINCT_ALONG_FRESH = (TOPK[1], SORT[1])
-"""Operations whose elements are places of the dimension that they read, each place at most once."""
+TOPK = Operation("topk_values"), Operation("topk_indices", whole=True, places=True, distinct=True)
+SORT = Operation("sort_values"), Operation("sort_indices", whole=True, places=True, distinct=True)
 
 
 def _counts(index: View, dim: int) -> bool:
@@ -31,11 +30,4 @@ def _counts(index: View, dim: int) -> bool:
 def is_distinct(b: Builder, index: View, position: int) -> bool:
     """Whether no two elements of ``index`` along ``position`` are equal: places found by a sort, a counter, or one."""
     dim = b.dim(index, position)
-    if index.shape[dim] == 1 or _counts(index, dim):
-        return True
-    if index.term.operation not in DISTINCT_ALONG_FRESH or index.coefficient != 1:
-        return False
-    (fresh,) = index.term.fresh
-    others = [digit for number, axis in enumerate(index.axes) if number != fresh for digit in axis]
-    own = [digit for digit in index.axes[fresh] if digit[0] != CONSTANT]
-    return own == [(dim, 1, index.shape[dim])] and all(digit[0] != dim for digit in others)
+    return index.shape[dim] == 1 or _counts(index, dim) or is_found_once(index, dim)

@@ -146,19 +146,27 @@ def overwritten(b: Builder, self: View, index: View, src: View, position: int) -
 @operator(aten.scatter.value)
 @scalars_as_rows
 def scatter_value(b: Builder, self: View, dim: int, index: View, value: Number) -> View:
+    stored = _stored(b, value)
+
     def write(self: View, index: View, src: View | None, position: int) -> View:
         size = b.shape(self)[position]
-        known = known_places.put_along(b, self, position, index, b.full(value, b.shape(index)))
+        known = known_places.put_along(b, self, position, index, b.full(stored, b.shape(index)))
         if known is not None:
-            require_exact(b, value=value)
             return known
-        if self.is_zero and is_distinct(b, index, position) and b.call.dtype is not torch.bool:
-            require_exact(b, value=value)
-            return _spread(b, index, b.full(value, b.shape(index)), position, size)
+        if self.is_zero and is_distinct(b, index, position):
+            return _spread(b, index, b.full(stored, b.shape(index)), position, size)
         mask = b.core(SCATTER_MASK, (size,), "*b i -> *b w", dim_last(b, index, position), cores="i", fresh={"w": size})
         return filled(b, dim_back(b, mask, position), value, self)
 
     return _scattered(b, self, dim, index, None, write)
+
+
+def _stored(b: Builder, value: Number) -> Number:
+    """The number that is written: among booleans the truth of ``value``."""
+    if b.call.dtype is torch.bool and isinstance(value, (int, float)):
+        return int(bool(value))
+    require_exact(b, value=value)
+    return value
 
 
 @operator(aten.index_add.default)

@@ -37,6 +37,27 @@ def ignoring(x: torch.Tensor, t: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(x * w, t)
 
 
+def balanced(x: torch.Tensor, t: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    shares = (x * w).softmax(-1)
+    chosen = F.one_hot(shares.topk(2, -1).indices, CLASSES).sum((0, 1)) / len(x)
+    return (chosen * shares.mean(0)).sum()
+
+
+def by_map(own_count: bool, scattered: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Program:
+    """The load of experts, counted in a map of who is routed where."""
+
+    def program(group: Any) -> Loss:
+        def loss(x: torch.Tensor, t: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            shares = (x * w).softmax(-1)
+            chosen = scattered(shares, shares.topk(2, -1).indices).sum(0)
+            chosen = 2 * chosen if own_count else comm.total(chosen, group)
+            return (chosen * comm.leave(shares.sum(0), group)).sum() / (2 * len(x)) ** 2
+
+        return loss
+
+    return program
+
+
 def by_weights(ignored: int, counted: Callable[..., torch.Tensor]) -> Program:
     def program(group: Any) -> Loss:
         def loss(x: torch.Tensor, t: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -91,6 +112,9 @@ def in_micro_batches(mean_of_means: bool) -> Program:
         (masked, by_mask(own_count=True), Verdict.REFUTED),
         (ignoring, in_micro_batches(mean_of_means=False), Verdict.VERIFIED),
         (ignoring, in_micro_batches(mean_of_means=True), Verdict.REFUTED),
+        (balanced, by_map(False, lambda x, top: torch.zeros_like(x).bool().scatter(1, top, True)), Verdict.VERIFIED),
+        (balanced, by_map(False, lambda x, top: torch.zeros_like(x).int().scatter(1, top, 1).bool()), Verdict.VERIFIED),
+        (balanced, by_map(True, lambda x, top: torch.zeros_like(x).bool().scatter(1, top, True)), Verdict.REFUTED),
     ],
 )
 def test_sums_divided_by_counts_of_all_ranks(spec: Loss, program: Program, verdict: Verdict) -> None:

@@ -29,17 +29,19 @@ def is_indicator(view: View) -> bool:
     return view.coefficient == 1 and _INDICATOR(view.term)
 
 
-def _is_made_of_others(term: Term) -> bool:
-    return (term.operation is CONTRACT and not term.summed) or term.operation.copies
-
-
 def _is_indicator(term: Term) -> bool:
-    if _is_made_of_others(term):
-        return all(is_indicator(operand) for operand in term.operands)
-    return term.operation.indicator or term.operation is UNIT
+    if term.operation is not CONTRACT and not term.operation.copies:
+        return term.operation.indicator or term.operation is UNIT
+    return all(is_indicator(operand) for operand in term.operands) and (not term.summed or _is_met_once(term))
 
 
-_INDICATOR = TermProperty(_is_made_of_others, _is_indicator)
+def _is_met_once(term: Term) -> bool:
+    from verifycompile.ir.met_once import is_met_once  # here, because few indices are those that a sort found
+
+    return is_met_once(term)
+
+
+_INDICATOR = TermProperty(lambda term: term.operation is CONTRACT or term.operation.copies, _is_indicator)
 
 
 def equal(pool: TermPool, left: View, right: View) -> View:

@@ -47,7 +47,7 @@ class Operation:
     zero. ``extreme``: every element is the largest or the smallest one of some of the operands.
     ``finite``: no element is infinite, whatever the operands are. Without it, one may be where one of an operand may
     be, and of an operation without operands any may be.
-    ``places``: every element is a place of the dimension that the core reads.
+    ``places``: every element is a place of the dimension that the core reads. ``distinct``: no two are the same one.
     ``attributes_by_piece``: what is computed of pieces is similar also where the attributes differ by piece.
     """
 
@@ -62,6 +62,7 @@ class Operation:
     extreme: bool = False
     finite: bool = False
     places: bool = False
+    distinct: bool = False
     attributes_by_piece: bool = False
 
     @property
@@ -189,6 +190,7 @@ class TermPool:
     ``ranges_held``: whether a product, or one among its factors down to a depth, is restricted to a range.
     ``piecewise``: set where ranks join their shards with parts of others; else parts stay where they are.
     ``definitions``: functions of elements that are built as what they are defined by.
+    ``squares``: terms that were built as sums of squares, whatever they are multiplied out to.
     ``aliases``: terms that a lemma proved equal to a view of another; they are replaced wherever they are built.
     ``facts``: what is known of indices, the same for all that is built. What is ``noted`` meanwhile waits for
     ``learn``.
@@ -216,6 +218,7 @@ class TermPool:
         self.literals: dict[tuple[float, bool], Fraction] = {}
         self.piecewise: Piecewise | None = None
         self.definitions: Mapping[Operation, Callable[[TermPool, View], View]] = {}
+        self.squares: set[Term] = set()
         self.aliases: dict[Term, View] = {}
         self.sources: list[Term] = []
         self.place = ""
