@@ -245,7 +245,7 @@ def _spread(b: Builder, result: View, other: View) -> View:
     wide, narrow = b.aligned(result, other)
     if all(size in (1, whole) for whole, size in zip(wide.shape, narrow.shape, strict=True)):
         return wide  # as it is: a sum would take a negated mask apart
-    return b.add(result, View(other.coefficient, b.pool.unit, other.shape, ())) if other.is_zero else result
+    return b.add(result, b.pool.zero(other.shape))
 
 
 @operator(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)
