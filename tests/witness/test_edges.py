@@ -49,7 +49,8 @@ def test_the_class_that_a_loss_ignores_unless_told_otherwise():
     assert -100 in found.inputs["t"]
     assert found.premise == (
         "`t` holds -100, the class that the spec's loss ignores; no difference was found with labels of other classes "
-        "alone"
+        "alone: where no label is -100, let the spec ignore none, as "
+        "`-x.log_softmax(-1).gather(-1, labels[..., None])` does"
     )
 
 
@@ -89,7 +90,8 @@ def test_an_index_that_counts_from_the_end():
     assert found is not None
     assert min(found.inputs["ids"]) < 0
     assert found.premise == (
-        "`ids` holds negative indices, which count from the end; no difference was found without negative indices"
+        "`ids` holds negative indices, which count from the end; no difference was found without negative indices: "
+        "where there are none, let the spec look up with `F.embedding`, which takes none"
     )
 
 

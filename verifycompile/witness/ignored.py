@@ -65,10 +65,12 @@ def _unusual(spec: Program, inputs: Inputs) -> Iterator[str]:
         if ignored is not None and bool((value == ignored).any()):
             yield (
                 f"`{name}` holds {ignored}, the class that the spec's loss ignores; "
-                "no difference was found with labels of other classes alone"
+                f"no difference was found with labels of other classes alone: where no label is {ignored}, "
+                "let the spec ignore none, as `-x.log_softmax(-1).gather(-1, labels[..., None])` does"
             )
         elif counts_from_the_end(entry.node) and bool((value < 0).any()):
             yield (
                 f"`{name}` holds negative indices, which count from the end; "
-                "no difference was found without negative indices"
+                "no difference was found without negative indices: where there are none, "
+                "let the spec look up with `F.embedding`, which takes none"
             )
