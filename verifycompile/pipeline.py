@@ -12,6 +12,7 @@ from verifycompile.capture.at_rank import at_rank
 from verifycompile.capture.held_numbers import with_held_numbers
 from verifycompile.capture.merged_collectives import UnmergeableError
 from verifycompile.capture.rank_schedule import OrderError
+from verifycompile.diagnostics.codes import OWN_PART_CODES
 from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.report import Report, noted
 from verifycompile.diagnostics.verdict import Verdict
@@ -26,8 +27,10 @@ from verifycompile.torch_interface.mesh import place_at
 from verifycompile.two_programs import Repairs, proves, verify_programs
 from verifycompile.within_limits import within_limits
 
-_CURED_BY_NUMBERS = frozenset({"VC102", "VC104", "VC107", "VC108", "VC202", "VC206"})
-"""What may be wrong with a program because it computes with its rank: a rank's own graph has plain numbers there."""
+_CURED_BY_NUMBERS = OWN_PART_CODES | {"VC102", "VC104", "VC107", "VC108", "VC202", "VC206"}
+"""What may be wrong with a program because it computes with its rank, or be suspected of it: a rank's own graph has
+plain numbers there.
+"""
 
 
 @dataclasses.dataclass(frozen=True)

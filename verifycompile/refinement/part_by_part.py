@@ -31,6 +31,7 @@ from verifycompile.refinement.placement import same_value
 from verifycompile.refinement.ring import equal_in_ring
 from verifycompile.rewrites.chosen import applied_anew
 from verifycompile.rewrites.registry import UnsupportedError
+from verifycompile.rewrites.sliding import masked_dim, span_of
 from verifycompile.walks import reached
 
 _MOST_BLOCKS = 64
@@ -64,9 +65,12 @@ def same_part_by_part(pool: TermPool, spec: View, found: View) -> bool:
 def _parts(spec: View, found: View, dim: int) -> list[tuple[View, View]]:
     pairs: list[tuple[View, View]] = []
     start: Size = 0
-    for piece in pieces_of(found, dim):
+    pieces = pieces_of(found, dim)
+    own = pieces_of(spec, dim) if concatenated_dim(spec) == dim else []
+    alike = [piece.shape for piece in own] == [piece.shape for piece in pieces]
+    for number, piece in enumerate(pieces):
         length = piece.shape[dim]
-        left = narrow(spec, dim, start, length)
+        left = own[number] if alike else narrow(spec, dim, start, length)
         inner = concatenated_dim(piece)
         pairs += [(left, piece)] if inner is None else _parts(left, piece, inner)
         start = start + length
@@ -128,7 +132,8 @@ class _Places:
         if term.operation is IOTA:
             return combine(self.pool, [view])
         if term.operation is WINDOW:
-            return _by_digits(view)
+            found = _by_digits(view)
+            return found if found.term.operation is WINDOW else self.view(found)
         if not term.operands or term.fresh:
             return view
         opened = open_view(view)
@@ -151,6 +156,10 @@ class _Places:
     def _sum(self, factors: list[View], shape: tuple[Size, ...], free: int) -> View:
         """The sum of a product over the dimensions from ``free`` on, by blocks where a mask is decided for some."""
         for mask in factors:
+            line = masked_dim(mask)
+            if line >= free and len(set(span_of(mask))) == 1:
+                chosen = [self.view(narrow(f, line, span_of(mask)[0], 1)) for f in factors if f is not mask]
+                return self._sum(chosen, (*shape[:line], 1, *shape[line + 1 :]), free)
             for dim in range(free, len(shape)) if mask.term.operation is AT_MOST else ():
                 blocks = self._blocks(mask, dim, shape)
                 if blocks is None:

@@ -59,6 +59,33 @@ class Running(nn.Module):
         return torch.einsum("rd,r->d", totals, later.to(x.dtype))
 
 
+class Scan(nn.Module):
+    """A state that decays from position to position, as that of a selective scan: ranks go on from those before them."""
+
+    def __init__(self, mesh: DeviceMesh | None = None, mistake: str = "") -> None:
+        super().__init__()
+        self.mesh, self.mistake = mesh, mistake
+
+    def forward(self, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        state, decay, states, decays = torch.zeros_like(x[0]), torch.ones_like(x[0]), [], []
+        for value, share in zip(x, torch.sigmoid(gate), strict=True):
+            state, decay = share * state + value, share * decay
+            states.append(state)
+            decays.append(decay)
+        if self.mesh is None:
+            return torch.stack(states)
+        group = self.mesh.get_group()
+        ends, left = comm.gather(state[None], 0, group), comm.gather(decay[None], 0, group)
+        before = [torch.zeros_like(state)]
+        for end, share in zip(ends[:-1], left[:-1], strict=True):
+            before.append(end + before[-1] * (1 if self.mistake == "without decay" else share))
+        rank = self.mesh.get_local_rank()
+        carried = torch.stack(before)[max(rank - 1, 0) if self.mistake == "of the rank before" else rank]
+        if self.mistake == "own alone":
+            carried = 0 * carried
+        return torch.stack(states) + torch.stack(decays) * carried
+
+
 class Places(nn.Module):
     """The place of each token among those of its expert, before the tokens are cut at a capacity."""
 
@@ -170,6 +197,15 @@ FORMS = (
     running("reversed", 4),
     running("first_ranks", 4),
     running("with_zero", 3),
+    Form(
+        "scan-3",
+        {"cp": 3},
+        Scan,
+        Scan,
+        lambda: (torch.randn(2, 3, requires_grad=True), torch.randn(2, 3, requires_grad=True)),
+        {"in_placements": {"x": (S0,), "gate": (S0,)}, "out_placements": {"output.0": (S0,)}},
+        ("of the rank before", "own alone", "without decay"),
+    ),
     Form(
         "places-of-tokens-4",
         {"ep": 4},
