@@ -81,9 +81,10 @@ class Frames:
     def tell_summary(self) -> None:
         """One line on all frames of which this rank told; a single one was told whole.
 
-        Torch runs some calls of ``torch.compile`` without compiling anything and without a word: then that is told.
+        Torch runs some calls of ``torch.compile`` without compiling anything and without a word: then that is told,
+        unless an error or an interrupt has ended the script.
         """
-        nothing = not self._outcomes and not self.has_begun
+        nothing = not self._outcomes and not self.has_begun and not hasattr(sys, "last_type")
         if nothing and os.environ.get("RANK", "0") == "0" and not multiprocessing.current_process().daemon:
             _tell("torch.compile was used and compiled nothing, so nothing was checked")
         if len(self._told) > 1:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from verifycompile.backends.autoload import FOLDER_VARIABLE
+from verifycompile.backends.autoload import COMMAND_VARIABLE, FOLDER_VARIABLE
 from verifycompile.diagnostics.render_concise import render_finding
 from verifycompile.diagnostics.report import Report
 from verifycompile.errors import UsageError
@@ -89,12 +89,15 @@ def keep_line(kind: str, record: Any) -> None:
 
 @contextlib.contextmanager
 def _report_folder() -> Generator[pathlib.Path | None]:
-    """The folder of the environment variable, made where it is not there; None where none is named."""
+    """The folder of the environment variable, made where it is not there; None where none is named.
+
+    That of ``verifycompile run`` is there as long as the command: a rank that outlives it leaves nothing behind.
+    """
     named = os.environ.get(FOLDER_VARIABLE)
-    if not named:
+    folder = pathlib.Path(named or "")
+    if not named or (COMMAND_VARIABLE in os.environ and not folder.is_dir()):
         yield None
         return
-    folder = pathlib.Path(named)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield folder
