@@ -442,7 +442,7 @@ def _assumed(own: Program) -> list[str]:
     listed: list[str] = []
     for item in own.inputs:
         if item.assumed and item.role is not Role.TANGENT and item.placements is not None:
-            text = f"`{item.name}` is placed {_shown(item.placements)} by default"
+            text = f"`{item.name}` is placed ({', '.join(map(str, item.placements))}) by default"
             listed.append(Assumption(text, AssumptionKind.PLACEMENT, [item.name]))
     return listed
 
