@@ -24,6 +24,7 @@ from tests.certificate import (
 from tests.ir import (
     test_indicator,
     test_inequality,
+    test_masked_exponentials,
     test_pieces,
     test_readings,
     test_relabel,
@@ -52,6 +53,7 @@ from verifycompile.certificate import (
 )
 from verifycompile.ir import (
     budget,
+    exponential,
     indicator,
     inequality,
     limit,
@@ -110,6 +112,7 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     relabel: lambda: itertools.chain(of_tests(test_relabel), of_tests(test_readings)),
     indicator: lambda: of_tests(test_indicator),
     inequality: lambda: of_tests(test_inequality),
+    exponential: lambda: of_tests(test_masked_exponentials, "test_what_is_positive_and_what_is_minus_infinity"),
 }
 """Modules of the checker, with what must hold of each."""
 FUNCTIONS: Mapping[ModuleType, Collection[str]] = {
@@ -122,6 +125,7 @@ FUNCTIONS: Mapping[ModuleType, Collection[str]] = {
     pieces: ("concatenated_dim", "whole_dim_of_fresh"),
     window: ("window_at", "is_single"),
     indicator: ("is_indicator", "_is_indicator"),
+    exponential: ("is_positive", "_is_positive", "is_minus_infinity", "is_positive_number", "_is_masked_sum"),
 }  # fmt: skip
 """Of a module not named here all conditions are changed; of the normal form those that say something of a value. The rest
 decides which of equal forms is built: what is wrong there changes a value, and tests of values find it, or costs a proof.

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
+import sympy
 import torch
 
 from tests.ir.evaluate import Evaluator
-from verifycompile.ir.exponential import is_positive
+from verifycompile.ir.exponential import is_minus_infinity, is_positive, is_positive_number
+from verifycompile.ir.scalar import ONE, as_scalar
 from verifycompile.ir.term import TermPool, View
 from verifycompile.rewrites.attention import attention, attention_backward
 from verifycompile.rewrites.attention_kernels import cudnn_attention, cudnn_attention_backward
@@ -45,6 +47,32 @@ def test_masked_exponential(position: int) -> None:
     view = b.exp(forms(b, x, keep)[position])
     assert view == expected
     torch.testing.assert_close(evaluator.view(view), torch.where(KEEP, evaluator.view(b.exp(x)), 0.0))
+
+
+def test_what_is_positive_and_what_is_minus_infinity() -> None:
+    """A sum under a mask is, where the mask takes some element of every row, and none of its factors may be zero."""
+    b, x, keep, _ = setting()
+    e, half, minus, size = b.exp(x), as_scalar(0.5), b.full(-math.inf, (2, 3)), sympy.Symbol("s", integer=True)
+    causal = b.less_equal(b.iota(3), b.unsqueeze(b.iota(3), 1))
+    rows = b.exp(b.pool.leaf("y", (3, 3)))
+    positive = [e, b.mul(e, e), b.power(b.add(e, b.exp(b.scale(x, 2))), 0.5), b.add(e, b.exp(b.scale(x, 2))), b.sum(b.mul(causal, rows), [1])]
+    for view in positive:
+        assert is_positive(view), view
+    strict = b.less(b.iota(3), b.unsqueeze(b.iota(3), 1))
+    for view in (
+        x, keep, e.scaled(half), e.scaled(-ONE), b.sub(e, b.exp(b.scale(x, 2))), b.add(e, x), b.mul(e, keep), b.mul(causal, rows),
+        b.sum(b.mul(strict, rows), [1]), b.sum(b.mul(keep, e), [1]), b.power(x, 0.5), b.add(e, b.scale(x, 2)), b.combination((size, e), (1, x)),
+        b.sum(b.mul(causal, rows, b.pool.leaf("z", (3, 3), indicator=True)), [1]),
+    ):  # fmt: skip
+        assert not is_positive(view), view
+    assert is_minus_infinity(minus)
+    assert is_minus_infinity(minus.scaled(half))
+    for view in (minus.scaled(-ONE), minus.scaled(ONE * 0), minus.scaled(size), x.scaled(-ONE)):
+        assert not is_minus_infinity(view), view
+    assert [is_positive_number(n) for n in (half, ONE, ONE * 0, -half, size)] == [True, True, False, False, False]
+    assert b.exp(b.log(b.sum(b.mul(keep, e), [1]))) == b.sum(b.mul(keep, e), [1])
+    for view in (b.sum(b.mul(keep, x), [1]), b.sum(b.mul(keep, e), [1]).scaled(-ONE), x):
+        assert b.exp(b.log(view)).term.operation.name == "exp", view
 
 
 def test_other_infinities_stay() -> None:
