@@ -223,13 +223,15 @@ class _Recovery:
             for name, size, now in resized(owner):
                 return doubt_of_size(self._name((owner, name)), size, now)
         degrees = Degrees.of(self.implementation.inputs, self.implementation.mesh)
+        free = [read for read in self.reads.values() if read.place is None and not read.is_early]
+        if (doubt := next(filter(None, (doubt_of_free(read, degrees) for read in free)), None)) is not None:
+            return doubt
         for owner in self.modules if degrees.sharding else ():
             asked = asked_before(last_constructed(owner))
             own = dict.fromkeys(str(read) for read in asked if not (read.traced or read.installed))
             if own and not type(owner).__module__.startswith("torch.nn."):
                 return doubt_of_module(self._described(owner), listed_places(list(own)))
-        free = [read for read in self.reads.values() if read.place is None and not read.is_early]
-        return next(filter(None, (doubt_of_free(read, degrees) for read in free)), None)
+        return None
 
     def _failure(self) -> UsageError:
         failure = self.first_failure
