@@ -17,7 +17,7 @@ from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.report import Report, noted
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.options import Options
-from verifycompile.program import Blocker, Program
+from verifycompile.program import BareDoubt, Blocker, Program
 from verifycompile.question import Question
 from verifycompile.rank_evidence import with_rank_evidence
 from verifycompile.rank_programs import as_one_device, proves_cut_alike, report_on_limit, verify_ranks
@@ -58,6 +58,8 @@ def _verify_captured(asked: Asked) -> Report:
     if isinstance(doubt, RanOut):
         # Not knowing whether there is another spec, no difference from this one says anything.
         doubt = Blocker(None, "VC209", f"{doubt.describe()}.")
+    if isinstance(doubt, BareDoubt) and report.verdict is Verdict.REFUTED and all(f.hint for f in report.findings):
+        report, doubt = noted(report, doubt.message), None
     if doubt is not None:
         # What differs may be the program or the spec that was recovered from it.
         doubted = dataclasses.replace(spec, blockers=(doubt, *spec.blockers))

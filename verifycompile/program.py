@@ -158,6 +158,10 @@ class Blocker:
     message: str
 
 
+class BareDoubt(Blocker):
+    """That the spec may be another one, for which nothing that was read speaks: a verified repair outweighs it."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class OwnCapture:
     """What the process that captured a program knows for the comparison with the other ranks.

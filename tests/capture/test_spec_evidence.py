@@ -481,17 +481,35 @@ def times_keywords(function: Callable[..., torch.Tensor], x: torch.Tensor, **kep
     return function(x) * len(kept)
 
 
-@pytest.mark.parametrize(("called", "named"), [(checkpoint, "`ThroughPartial` was made after"), (times_keywords, "`len(")])
+@pytest.mark.parametrize(("called", "code"), [(checkpoint, "VC101"), (times_keywords, "VC209")])
 def test_how_many_keywords_a_package_s_function_gets_is_no_number_of_ranks(
-    called: Callable[..., torch.Tensor], named: str, mesh: DeviceMesh
+    called: Callable[..., torch.Tensor], code: str, mesh: DeviceMesh
 ) -> None:
     keywords = ["use_reentrant", "preserve_rng_state"][: mesh.size()]
     through = functools.partial(called, **dict.fromkeys(keywords, False))
     plan = {"up": ColwiseParallel(), "down": RowwiseParallel(output_layouts=Partial())}
     report = verify(parallelize_module(ThroughPartial(through), mesh, plan), (torch.randn(4, 8),))
-    assert (report.verdict, [finding.code for finding in report.findings]) == (Verdict.UNPROVED, ["VC209"])
-    assert report.findings[0].message.startswith(named)
-    assert "(VC101: " in report.findings[0].notes[-1]
+    assert [finding.code for finding in report.findings] == [code]
+    assert (code == "VC101") == (report.verdict is Verdict.REFUTED)
+
+
+def _made(size: int) -> int:
+    return size
+
+
+@pytest.mark.parametrize(("layout", "verdict"), [(Replicate(), Verdict.VERIFIED), (Partial(), Verdict.REFUTED)])
+def test_a_verified_repair_outweighs_that_an_answer_may_have_reached_a_constructor(
+    layout: Replicate | Partial, verdict: Verdict, mesh: DeviceMesh
+) -> None:
+    """Scripts ask how many ranks there are, pass that to functions that make meshes, and make their model then."""
+    _made(dist.get_world_size())
+    plan = {"up": ColwiseParallel(), "down": RowwiseParallel(output_layouts=layout)}
+    model = parallelize_module(ThroughPartial(lambda function, x: function(x)), mesh, plan)
+    report = verify(model, (torch.randn(4, 8),))
+    assert report.verdict is verdict
+    for finding in report.findings:
+        assert (finding.code, finding.hint is not None) == ("VC101", True)
+        assert any(note.startswith("`ThroughPartial` was made after code had asked how many ranks") for note in finding.notes)
 
 
 class Grouped(Attention):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from verifycompile.capture.numbers import Place, PlainRead, pattern, same_value, shown, shown_line
 from verifycompile.errors import UsageError
-from verifycompile.program import Blocker, Mesh, ProgramInput, Role
+from verifycompile.program import BareDoubt, Blocker, Mesh, ProgramInput, Role
 from verifycompile.torch_interface.constructed import MISSING, Size
 from verifycompile.torch_interface.placements import sharded_dimension
 
@@ -200,7 +200,7 @@ def doubt_of_size(path: str, constructed: Size, now: Size) -> Blocker:
 
 def doubt_of_module(described: str, asked: str) -> Blocker:
     """That a constructor that may have known how many ranks there are may have made a module for one of them."""
-    return Blocker(
+    return BareDoubt(
         None,
         "VC209",
         f"{described} was made after code had asked how many ranks there are ({asked}), and nothing says whether it is "
