@@ -1,7 +1,4 @@
-"""Sums of squares that were multiplied out: ``sum (u + e) ** 2`` stands as ``sum u ** 2 + 2 e sum u + n e ** 2``.
-
-The squares of a norm are known from where it is built: what its elements are multiplied out to shows nothing of it.
-"""
+"""Sums of squares that were multiplied out: ``sum (u + e) ** 2`` stands as ``sum u ** 2 + 2 e sum u + n e ** 2``."""
 
 from __future__ import annotations
 
@@ -11,38 +8,18 @@ from fractions import Fraction
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, multiply_views, open_view, sum_over
 from verifycompile.ir.size import product
-from verifycompile.ir.term import CONSTANT, UNIT, TermPool, View
+from verifycompile.ir.term import UNIT, TermPool, View
 
 
 def is_sum_of_squares(pool: TermPool, view: View) -> bool:
-    """Whether the view is a positive multiple of what was built as a sum of squares, or of the sum of
-    ``(u + e) ** 2`` for some value u and number e.
-    """
-    if not isinstance(view.coefficient, Fraction) or view.coefficient <= 0:
+    """Whether the view is a positive multiple of the sum of ``(u + e) ** 2`` for some value u and number e."""
+    if view.term.operation is not COMBINE or not isinstance(view.coefficient, Fraction) or view.coefficient <= 0:
         return False
-    if view.term in pool.squares or view.term.operation is not COMBINE:
-        return view.term in pool.squares
     summands = open_view(view.unscaled()).operands
     constant = next((v.coefficient for v in summands if v.term.operation is UNIT), None)
     if not isinstance(constant, Fraction):
         return False
     return any(square == view.unscaled() for v in summands for square in _squares(pool, v, constant))
-
-
-def note_sum_of_squares(pool: TermPool, view: View) -> None:
-    """Let it be known that no element of the term is negative, of which ``view`` is a sum of squares."""
-    if isinstance(view.coefficient, Fraction) and view.coefficient > 0 and _reads_all(view):
-        pool.squares.add(view.term)
-
-
-def _reads_all(view: View) -> bool:
-    """Whether every element of the term is one of the view: each of its axes has dimensions of its own."""
-    digits = [digit for axis in view.axes for digit in axis]
-    return (
-        all(dim != CONSTANT and (divisor, size) == (1, view.shape[dim]) for dim, divisor, size in digits)
-        and len({dim for dim, _, _ in digits}) == len(digits)
-        and all(product(d[2] for d in axis) == size for axis, size in zip(view.axes, view.term.shape, strict=True))
-    )
 
 
 def _squares(pool: TermPool, summand: View, constant: Fraction) -> Iterator[View]:

@@ -18,7 +18,6 @@ from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.elementwise import FUNCTIONS, cast, require_real, truth
 from verifycompile.rewrites.reduction import extreme
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError, operator
-from verifycompile.rewrites.squares import note_sum_of_squares
 
 aten = torch.ops.aten
 
@@ -60,9 +59,7 @@ def vector_norm(b: Builder, self: View, ord: Number, dim: Dims, keepdim: bool, d
 def norm_of(b: Builder, value: View, ord: Number, dim: Dims, keepdim: bool) -> View:
     """``(sum |x| ** ord) ** (1 / ord)``; for infinities the largest or smallest ``|x|``, for 0 how many are not 0."""
     if ord == 2:
-        squares = b.sum(b.power(value, 2), dim, keepdim)
-        note_sum_of_squares(b.pool, squares)
-        return b.power(squares, 0.5)
+        return b.power(b.sum(b.power(value, 2), dim, keepdim), 0.5)
     absolute = absolute_value(b, value)
     if ord == 1:
         return b.sum(absolute, dim, keepdim)
