@@ -190,7 +190,6 @@ class TermPool:
     ``ranges_held``: whether a product, or one among its factors down to a depth, is restricted to a range.
     ``piecewise``: set where ranks join their shards with parts of others; else parts stay where they are.
     ``definitions``: functions of elements that are built as what they are defined by.
-    ``squares``: terms that were built as sums of squares, whatever they are multiplied out to.
     ``aliases``: terms that a lemma proved equal to a view of another; they are replaced wherever they are built.
     ``facts``: what is known of indices, the same for all that is built. What is ``noted`` meanwhile waits for
     ``learn``.
@@ -218,7 +217,6 @@ class TermPool:
         self.literals: dict[tuple[float, bool], Fraction] = {}
         self.piecewise: Piecewise | None = None
         self.definitions: Mapping[Operation, Callable[[TermPool, View], View]] = {}
-        self.squares: set[Term] = set()
         self.aliases: dict[Term, View] = {}
         self.sources: list[Term] = []
         self.place = ""

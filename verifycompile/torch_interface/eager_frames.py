@@ -30,6 +30,7 @@ from torch._dynamo.types import ConvertFrameReturn
 
 from verifycompile.torch_interface.dynamo import Frame
 from verifycompile.torch_interface.handed_over import keep_handed_over
+from verifycompile.torch_interface.observation import is_installed
 from verifycompile.torch_interface.own_compilation import own_compilation
 from verifycompile.torch_interface.returned import held_sum
 from verifycompile.torch_interface.source import is_user_file
@@ -273,7 +274,8 @@ def _tell(watch: Watch, compiler: Any, frame: Any, reason: str, failure: str = "
     accepted, is_whole = _is_accepted(frame), is_function_given(frame.f_code)
     has_no_graph = is_whole and _NOTHING_TRACED in reason
     code: types.CodeType = frame.f_code
-    if _NO_TENSORS in reason and is_user_file(code.co_filename) and held_sum(frame.f_locals.items):
+    is_own = is_user_file(code.co_filename) and not is_installed(code.co_filename)
+    if _NO_TENSORS in reason and is_own and held_sum(frame.f_locals.items):
         watch.seen(compiler, _eager_frame(frame, reason))
         return
     if any(text in reason for text in _HARMLESS) and not has_no_graph:
