@@ -21,7 +21,7 @@ from verifycompile.ir import algebra, exponential, indicator, relabel
 from verifycompile.ir.build import Label, Signature, apply
 from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.pieces import CONCATENATE, STACK, concatenated_dim, opened_stack, pieces_of, whole_dim_of_fresh
-from verifycompile.ir.scalar import ONE, NonFiniteScalarError, Scalar, as_scalar, divide, raised, read
+from verifycompile.ir.scalar import ONE, NonFiniteScalarError, Scalar, as_scalar, divide, multiply, read
 from verifycompile.ir.sign import is_nonnegative, known_equal, known_order
 from verifycompile.ir.size import Size, normalize_size, product
 from verifycompile.ir.term import CONSTANT, Digit, IndexFact, Operation, Term, TermPool, View, constant_digits
@@ -290,9 +290,12 @@ class Builder:
         factors = exponential.product_factors(self.pool, view)
         if factors is not None and (len(factors) > 1 or factors[0].term.operation is exponential.EXPONENTIAL):
             return self.mul(*(self._power_of_positive(f, e) for f in factors))
-        factor = None if view.is_zero or view.coefficient == 1 else raised(view.coefficient, e)
-        if factor is not None:
-            return self.power(view.unscaled(), e).scaled(factor)
+        if getattr(e, "denominator", 0) == 1 and not view.is_zero:
+            if view.coefficient == 1:
+                return self._power_of_nonnegatives(view, e)
+            power = self.power(view.unscaled(), e)
+            factor = view.coefficient ** int(e)
+            return power.scaled(factor if isinstance(factor, sympy.Expr) else as_scalar(factor))
         return self._power_of_nonnegatives(view, e)
 
     def _power_of_nonnegatives(self, view: View, exponent: Scalar) -> View:
@@ -317,14 +320,19 @@ class Builder:
         (base,) = algebra.open_view(view).operands
         if not isinstance(inner, Fraction) or not isinstance(exponent, Fraction):
             return None
+        if exponent.denominator != 1 and view.coefficient != 1:
+            return None
         known = not algebra.has_infinity(base) if exponent == -1 else is_nonnegative(base)
         if not known:
             from verifycompile.rewrites.squares import is_sum_of_squares  # here, because few have powers of powers
 
             if not is_sum_of_squares(self.pool, base):
                 return None
-        factor = raised(view.coefficient, exponent)
-        return None if factor is None else self.power(base, inner * exponent).scaled(factor)
+        factor = ONE
+        for _ in range(abs(int(exponent)) if view.coefficient != 1 else 0):
+            factor = multiply(factor, view.coefficient)
+        factor = factor if exponent > 0 else divide(ONE, factor)
+        return self.power(base, inner * exponent).scaled(factor)
 
     def _power_of_positive(self, factor: View, exponent: Scalar) -> View:
         if factor.term.operation is exponential.EXPONENTIAL:

@@ -19,7 +19,6 @@ from verifycompile.ir.scalar import (
     divide,
     inverse_root,
     multiply,
-    raised,
     read,
 )
 
@@ -205,19 +204,3 @@ def test_numbers_at_the_ends_of_what_rounding_may_change() -> None:
     long = Fraction(1, 7**20)
     assert multiply((1 + Fraction(1, 2**190)) / long, long) == 1
     assert multiply((1 + Fraction(1, 2**189)) / long, long) != 1
-
-
-def test_a_power_of_a_number_is_the_one_that_programs_write() -> None:
-    for number in (Fraction(4), Fraction(1, 64), Fraction(3, 10), Fraction(39, 400), Fraction(6)):
-        root = raised(number, Fraction(1, 2))
-        assert root == as_scalar(math.sqrt(float(number)))
-        assert raised(number, Fraction(-1, 2)) == divide(Fraction(1), root)  # type: ignore[arg-type]
-        assert multiply(root, root) == number  # type: ignore[arg-type]
-    assert raised(Fraction(-4), Fraction(-3)) == Fraction(-1, 64)
-
-
-def test_no_power_is_known_of_what_is_no_simple_number() -> None:
-    assert raised(Fraction(-4), Fraction(1, 2)) is None
-    assert raised(Fraction(0), Fraction(1, 2)) is None
-    assert raised(Fraction(1, 3**30), Fraction(1, 2)) is None
-    assert raised(Fraction(4), Fraction(1, 3)) is None

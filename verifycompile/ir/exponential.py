@@ -222,7 +222,7 @@ def product_factors(pool: TermPool, view: View) -> list[View] | None:
     """
     if view.coefficient != 1:
         return None
-    if view.term.operation is COMBINE and any(not (v.term.summed or v.term is pool.unit) for v in view.term.operands):
+    if view.term.operation is COMBINE:
         from verifycompile.ir.common_factors import common_factors  # here, because few programs divide sums of powers
 
         common = common_factors(pool, view)

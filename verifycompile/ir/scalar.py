@@ -106,24 +106,6 @@ def inverse_root(number: int) -> Fraction:
     return _precise_root(Fraction(1, number), 2)
 
 
-def raised(number: Scalar, exponent: Scalar) -> Scalar | None:
-    """``number ** exponent`` for a whole exponent, and for half of one where roots of the number are recognized."""
-    if number == 1:
-        return ONE
-    if not isinstance(exponent, Fraction) or exponent.denominator > 2:
-        return None
-    if not isinstance(number, Fraction):
-        return number ** int(exponent) if exponent.denominator == 1 else None
-    if exponent.denominator == 2:
-        if number <= 0 or max(number.numerator, number.denominator) > _LARGEST_ROOT:
-            return None
-        number = _precise_root(number, 2)
-    power: Scalar = ONE
-    for _ in range(abs(exponent.numerator)):
-        power = multiply(power, number)
-    return power if exponent > 0 else divide(ONE, power)
-
-
 def difference(value: float, number: Fraction, single: bool) -> float:
     """By how much ``number`` is off what torch computes with where a program writes ``value``, relative to it."""
     held = Fraction(_held(value, single))
