@@ -9,7 +9,7 @@ import torch.distributed.tensor  # pyright: ignore[reportUnusedImport]  # regist
 
 from verifycompile.ir import algebra, relabel
 from verifycompile.ir.scalar import ONE, as_scalar, divide
-from verifycompile.ir.size import Size, exact_quotient, product
+from verifycompile.ir.size import Size, exact_quotient, product, quotient
 from verifycompile.ir.term import Digit, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
@@ -75,7 +75,7 @@ def rank_digits(b: Builder, group: Group, dim: int | None = None, inner: Size = 
     divisor: Size = product((inner, group_ranks(b, group)))
     for axis in group.axes:
         size = b.mesh[axis]
-        divisor = exact_quotient(divisor, size) or 1
+        divisor = quotient(divisor, size)
         digits.append((axis, 1, size) if dim is None else (dim, divisor, size))
     return digits
 

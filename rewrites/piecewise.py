@@ -19,7 +19,7 @@ from verifycompile.ir.algebra import COMBINE, CONTRACT
 from verifycompile.ir.build import Label, Signature, apply, refine
 from verifycompile.ir.pieces import CONCATENATE, STACK, concatenated_dim, pieces_of
 from verifycompile.ir.relabel import UnalignedError, compose, narrow, substitute
-from verifycompile.ir.size import Size, exact_quotient
+from verifycompile.ir.size import Size, quotient
 from verifycompile.ir.term import Digit, Operation, TermPool, View
 from verifycompile.ir.window import WINDOW, has_windows, range_view, resized
 from verifycompile.rewrites.chosen import at_position
@@ -275,7 +275,7 @@ def _refined(pool: TermPool, views: Sequence[View], shape: tuple[Size, ...], fre
             digits: list[Digit] = []
             ends = list(itertools.pairwise(chains[dim])) or [(1, 1)]
             for low, high in reversed(ends):
-                extent = exact_quotient(high, low) or 1
+                extent = quotient(high, low)
                 digits.append((len(fine), 1, extent))
                 back[len(fine)] = [(dim, low, extent)]
                 fine.append(extent)

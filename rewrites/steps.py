@@ -157,6 +157,16 @@ STEPS = (
         "of the whole is its value times one where the other digits are its number",
         "refinement/placed.py: placed",
     ),
+    Step(
+        "VL191", "number-leaves-power", "a number that is not zero leaves a whole power as its own whole power",
+        "rewrites/builder.py: power",
+    ),
+    Step(
+        "VL192", "rounded-root",
+        "a product or quotient of roots, which are held in 200 bits, is the one root or number with a numerator and a "
+        "denominator up to 10,000 that lies within 2**-190 of it",
+        "ir/scalar.py: _rounded",
+    ),
 )  # fmt: skip
 
 SOLVER = "by z3 at every match, for its own sizes, for all values of the indices and of what is looked up"
@@ -171,7 +181,7 @@ PROOFS = {
     "VL61": POINT, "VL62": INDUCTION, "VL64": POINT, "VL67": INDUCTION,
     "VL68": POINT, "VL69": POINT, "VL89": INDUCTION, "VL91": POINT,
     "VL92": POINT, "VL95": POINT, "VL96": POINT, "VL98": POINT,
-    "VL187": POINT, "VL188": POINT, "VL189": POINT, "VL190": POINT,
+    "VL187": POINT, "VL188": POINT, "VL189": POINT, "VL190": POINT, "VL191": LAWS, "VL192": LAWS,
     "VL147": POINT, "VL148": POINT, "VL149": POINT, "VL170": INDUCTION, "VL171": POINT,
 }  # fmt: skip
 """How the lemmas that are functions, and the steps, are proved; their statements are in ``tests/lemmas``."""

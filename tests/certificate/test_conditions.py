@@ -32,6 +32,7 @@ from tests.ir import (
     test_sign,
     test_similar,
     test_size,
+    test_term,
     test_validate,
     test_window,
 )
@@ -63,6 +64,7 @@ from verifycompile.ir import (
     sign,
     similarity,
     size,
+    term,
     validate,
     window,
 )
@@ -78,6 +80,7 @@ from verifycompile.refinement import (
 )
 from verifycompile.rewrites import padded_pieces, places, similar
 
+_WHOLE_VALUES = "test_whole_concatenations_and_windows_are_what_they_are_said_to_be"
 CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     statement: statement_checks.checks,
     storage: storage_checks.checks,
@@ -106,9 +109,10 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     similarity: lambda: of_tests(test_similar, "test_keys_tell_operands_in_another_order_and_other_digits_apart"),
     limit: lambda: of_tests(test_budget, "test_a_limit_of_the_thread_ends_the_work"),
     budget: lambda: of_tests(test_budget),
+    term: lambda: of_tests(test_term),
     sign: lambda: of_tests(test_sign),
-    pieces: lambda: itertools.chain(of_tests(test_readings), of_tests(test_pieces)),
-    window: lambda: itertools.chain(of_tests(test_readings), of_tests(test_window, "test_parts_of_the_rows")),
+    pieces: lambda: itertools.chain(of_tests(test_readings, _WHOLE_VALUES), of_tests(test_pieces)),
+    window: lambda: itertools.chain(of_tests(test_readings, _WHOLE_VALUES), of_tests(test_window, "test_parts_of_the_rows")),
     relabel: lambda: itertools.chain(of_tests(test_relabel), of_tests(test_readings)),
     indicator: lambda: of_tests(test_indicator),
     inequality: lambda: of_tests(test_inequality),
@@ -118,12 +122,6 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
 FUNCTIONS: Mapping[ModuleType, Collection[str]] = {
     quotients: shares_checks.FUNCTIONS,
     similar: ("_stack_axes", "_rebuild_inequality"),
-    sign: (
-        "is_nonnegative", "is_positive_sum", "known_equal", "known_order", "_number", "_is_positive", "_is_nonnegative_number",
-        "_is_nonnegative_term",
-    ),
-    pieces: ("concatenated_dim", "whole_dim_of_fresh"),
-    window: ("window_at", "is_single"),
     indicator: ("is_indicator", "_is_indicator"),
     exponential: ("is_positive", "_is_positive", "is_minus_infinity", "is_positive_number", "_is_masked_sum"),
 }  # fmt: skip

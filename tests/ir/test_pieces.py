@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import sympy
 import torch
 
 from tests.ir.evaluate import Evaluator
 from tests.ir.views import Leaves, leaf
-from verifycompile.ir.pieces import CONCATENATE, STACK, concatenated_dim, pieces_of
+from verifycompile.ir.pieces import CONCATENATE, STACK, concatenated_dim, opened_stack, pieces_of
 from verifycompile.ir.sign import is_nonnegative
-from verifycompile.ir.term import TermPool, View
+from verifycompile.ir.size import Size
+from verifycompile.ir.term import CONSTANT, TermPool, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import FUNCTIONS
 from verifycompile.rewrites.reduction import reduce_extreme
@@ -56,6 +58,37 @@ def test_a_part_of_a_concatenation_is_not_taken_for_it() -> None:
     assert concatenated_dim(b.reshape(both, [18])) is None
     assert concatenated_dim(left) is None
     assert concatenated_dim(b.concatenate([b.pool.leaf("row", (2,)), b.pool.leaf("rows", (3,))], 0)) == 0
+
+
+def test_pieces_whose_rows_are_read_in_another_order() -> None:
+    """Two digits of one operand are its part of the dimension."""
+    leaves: Leaves = {}
+    b = Builder(TermPool())
+    turned = b.reshape(b.transpose(leaf(b.pool, leaves, 2, 3), 0, 1), [6])
+    both = b.concatenate([turned, leaf(b.pool, leaves, 5)], 0)
+    assert concatenated_dim(both) == 0
+    first, second = pieces_of(both, 0)
+    assert (first, second) == (turned, b.pool.leaf("x1", (5,)))
+    expected = torch.cat([leaves["x0"].t().reshape(6), leaves["x1"]])
+    torch.testing.assert_close(torch.cat([Evaluator(leaves).view(piece) for piece in (first, second)]), expected)
+
+
+def test_within_one_piece_of_a_stack_the_piece_is_read() -> None:
+    b, left, right, _, _, _ = pair((2, 3), (2, 3))
+    pieces = [left, right, b.scale(left, 2), b.scale(right, 2)]
+    stacked = b.concatenate([b.unsqueeze(piece, 0) for piece in pieces], 0)
+    assert stacked.term.operation is STACK
+
+    def read(*digits: tuple[int, Size, int]) -> View:
+        place = stacked.term.fresh[0]
+        axes = [digits if k == place else ((k, 1, size),) for k, size in enumerate(stacked.term.shape)]
+        return dataclasses.replace(stacked, axes=tuple(axes))
+
+    for number, piece in enumerate(pieces):
+        found = opened_stack(read((CONSTANT, number, 4)))
+        assert (found.term, found.coefficient) == (piece.term, piece.coefficient)
+    for view in (stacked, read((CONSTANT, sympy.Symbol("r"), 4)), read((CONSTANT, 1, 2), (stacked.term.fresh[0], 1, 2)), left):
+        assert opened_stack(view) is view
 
 
 def test_the_diagonal_of_a_stack_has_no_pieces() -> None:

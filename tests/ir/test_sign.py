@@ -52,6 +52,15 @@ def test_power_of_a_number():
     assert b.power(six, -1) == b.divide(b.full(1, (3, 4)), six)
 
 
+def test_a_number_leaves_a_whole_power_alone():
+    b, x, _ = setting()
+    negative = b.scale(x, -2)
+    for power, factor in ((3, -8), (4, 16), (-1, Fraction(-1, 2)), (-2, Fraction(1, 4))):
+        assert b.power(negative, power) == b.scale(b.power(x, power), factor)
+    for power in (0.5, -0.5, Fraction(2, 3)):
+        assert b.power(negative, power).coefficient == 1
+
+
 def test_signs_of_values():
     b, x, y = setting()
     mask, even, size = b.pool.leaf("m", (3, 4), indicator=True), b.power(x, 2), sympy.Symbol("s", positive=True)

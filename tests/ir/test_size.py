@@ -5,7 +5,7 @@ import itertools
 import pytest
 import sympy
 
-from verifycompile.ir.size import divisibility_chain, exact_quotient, normalize_size, product
+from verifycompile.ir.size import divisibility_chain, exact_quotient, normalize_size, product, quotient
 
 s, t = sympy.symbols("s t", positive=True, integer=True)
 
@@ -25,6 +25,12 @@ def test_product() -> None:
 @pytest.mark.parametrize(("a", "b"), list(itertools.product(range(13), range(13))))
 def test_quotient_of_integers(a: int, b: int) -> None:
     assert exact_quotient(a, b) == (a // b if b and a % b == 0 else None)
+
+
+def test_a_quotient_that_must_be_exact() -> None:
+    assert (quotient(6, 3), quotient(6 * s, 2)) == (2, 3 * s)
+    with pytest.raises(AssertionError, match=r"\(6, 4\)"):
+        quotient(6, 4)
 
 
 def test_quotient_of_expressions_holds_for_every_value() -> None:

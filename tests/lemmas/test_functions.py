@@ -249,6 +249,24 @@ CLAIMS: dict[str, list[Claim]] = {
         Claim("kept", larger(k, s) == k, {"by all": z3.And(s <= 0, k >= 0)}),
         Claim("kept by none", smaller(k, s) == s, {"at least the limit": s <= k}),
     ],
+    "VL191": [
+        Claim("one factor more", (c * a) * left == (c * other) * (a * right), {"a power of each": left == other * right}),
+        Claim("inverse", 1 / (c * a) == (1 / c) * (1 / a), {"number": c != 0, "value": a != 0}),
+    ],
+    "VL192": [
+        Claim(
+            "product", z3.And(x * y - a * b <= 5 * f, a * b - x * y <= 5 * f),
+            {
+                "first root": z3.And(-f <= x - a, x - a <= f), "second root": z3.And(-f <= y - b, y - b <= f),
+                "first size": z3.And(a >= -2, a <= 2), "second size": z3.And(b >= -2, b <= 2),
+            },
+            (f >= 0, f <= 1),
+        ),
+        Claim(
+            "one number", z3.Or((i - j) * 10**8 >= n, (j - i) * 10**8 >= n),
+            {"two numbers over their common denominator": i != j, "which is small": n <= 10**8}, (n > 0,),
+        ),
+    ],
     "VL58": [
         Claim("window of a window", at(s + (t + k)) == at((s + t) + k)),
     ],

@@ -21,7 +21,7 @@ from verifycompile.ir.build import Label, ShapeError, Signature, apply, label_si
 from verifycompile.ir.relabel import compose, merge_digits, substitute
 from verifycompile.ir.scalar import ONE, ZERO, NonFiniteScalarError, Scalar, add, as_scalar, divide, multiply
 from verifycompile.ir.similarity import term_key
-from verifycompile.ir.size import Size, exact_quotient, product
+from verifycompile.ir.size import Size, product, quotient
 from verifycompile.ir.term import CONSTANT, UNIT, Axis, Digit, Operation, Term, TermPool, View
 from verifycompile.ir.term_property import TermProperty
 from verifycompile.ir.window import has_windows
@@ -252,7 +252,7 @@ def _split_summed(factors: list[View], shape: tuple[Size, ...], free: int) -> tu
     for d in labels[free:]:
         digits: list[Digit] = []
         for low, high in reversed(list(itertools.pairwise(chains[d]))):
-            extent = exact_quotient(high, low) or 1
+            extent = quotient(high, low)
             digits.append((len(new_shape), 1, extent))
             new_shape.append(extent)
         replacement[d] = digits

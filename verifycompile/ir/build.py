@@ -15,7 +15,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from verifycompile.ir.relabel import UnalignedError, merge_digits, substitute
 from verifycompile.ir.scalar import ONE, Scalar, divide, multiply
 from verifycompile.ir.similarity import term_key
-from verifycompile.ir.size import Size, divisibility_chain, exact_quotient, product
+from verifycompile.ir.size import Size, divisibility_chain, product, quotient
 from verifycompile.ir.term import CONSTANT, Axis, Digit, Operation, TermPool, View
 from verifycompile.ir.window import WINDOW, has_windows
 
@@ -190,7 +190,7 @@ def _build(
     order: tuple[int, ...],
 ) -> _Shape:
     extent = {
-        (label, low): exact_quotient(high, low) or 1
+        (label, low): quotient(high, low)
         for label, chain in chains.items()
         for low, high in itertools.pairwise(chain)
     }

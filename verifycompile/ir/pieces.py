@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from verifycompile.ir.algebra import open_view
 from verifycompile.ir.relabel import compose, substitute
-from verifycompile.ir.size import exact_quotient, product
+from verifycompile.ir.size import exact_quotient, product, quotient
 from verifycompile.ir.term import CONSTANT, Digit, Operation, View
 
 CONCATENATE = Operation("concatenate", jointly_linear=True, copies=True)
@@ -47,7 +47,7 @@ def whole_dim_of_fresh(view: View) -> int | None:
 def pieces_of(view: View, dim: int) -> list[View]:
     """The concatenated views, for a view whose ``concatenated_dim`` is ``dim``; with its coefficient."""
     if view.term.operation is STACK:
-        length = exact_quotient(view.shape[dim], len(view.term.operands)) or 1
+        length = quotient(view.shape[dim], len(view.term.operands))
         shape = (*view.shape[:dim], length, *view.shape[dim + 1 :])
         return [compose(piece, view.axes, shape).scaled(view.coefficient) for piece in view.term.operands]
     opened = open_view(view)
@@ -55,11 +55,11 @@ def pieces_of(view: View, dim: int) -> list[View]:
     for operand, core in zip(opened.operands, opened.cores, strict=True):
         length = product(opened.shape[d] for d in core)
         shape = (*view.shape[:dim], length, *view.shape[dim + 1 :])
-        replacement: dict[int, Sequence[Digit]] = {d: [(d, 1, size)] for d, size in enumerate(view.shape) if d != dim}
+        replacement: dict[int, Sequence[Digit]] = {d: [(d, 1, size)] for d, size in enumerate(view.shape)}
         inner = length
         for d in core:
             size = opened.shape[d]
-            inner = exact_quotient(inner, size) or 1
+            inner = quotient(inner, size)
             replacement[d] = [(dim, inner, size)]
         pieces.append(substitute(operand, replacement, shape).scaled(view.coefficient))
     return pieces
@@ -70,10 +70,7 @@ def opened_stack(view: View) -> View:
     while view.term.operation is STACK:
         (fresh,) = view.term.fresh
         digits = view.axes[fresh]
-        if len(digits) > 1 or any(dim != CONSTANT for dim, _, _ in digits):
-            break
-        number = digits[0][1] if digits else 0
-        if not isinstance(number, int):
+        if len(digits) != 1 or digits[0][0] != CONSTANT or not isinstance(number := digits[0][1], int):
             break
         view = compose(view.term.operands[number], view.axes, view.shape).scaled(view.coefficient)
     return view

@@ -88,6 +88,4 @@ def _is_nonnegative_term(term: Term) -> bool:
     return False
 
 
-_NONNEGATIVE = TermProperty(
-    lambda term: not (term.operation.indicator or term.operation.nonnegative), _is_nonnegative_term
-)
+_NONNEGATIVE = TermProperty(lambda _: True, _is_nonnegative_term)

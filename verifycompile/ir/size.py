@@ -35,16 +35,23 @@ def exact_quotient(numerator: Size, denominator: Size) -> Size | None:
     return _symbolic_quotient(numerator, denominator)
 
 
+def quotient(numerator: Size, denominator: Size) -> Size:
+    """``numerator / denominator`` where the one is a multiple of the other."""
+    found = exact_quotient(numerator, denominator)
+    assert found is not None, (numerator, denominator)
+    return found
+
+
 @functools.lru_cache(maxsize=65536)
 def _symbolic_quotient(numerator: Size, denominator: Size) -> Size | None:
-    quotient = sympy.cancel(sympy.sympify(numerator) / sympy.sympify(denominator))
-    if quotient.is_Integer:
-        return int(quotient)
-    symbols = quotient.free_symbols
-    if not symbols or not quotient.is_polynomial(*symbols):
+    found = sympy.cancel(sympy.sympify(numerator) / sympy.sympify(denominator))
+    if found.is_Integer:
+        return int(found)
+    symbols = found.free_symbols
+    if not symbols or not found.is_polynomial(*symbols):
         return None
-    coefficients = sympy.Poly(quotient, *sorted(symbols, key=str)).coeffs()
-    return quotient if all(c.is_Integer for c in coefficients) else None
+    coefficients = sympy.Poly(found, *sorted(symbols, key=str)).coeffs()
+    return found if all(c.is_Integer for c in coefficients) else None
 
 
 def divisibility_chain(cuts: set[Size]) -> list[Size] | None:

@@ -62,9 +62,7 @@ def is_single(view: View, dim: int) -> bool:
 
 
 def resized(view: View, dim: int, size: Size) -> View:
-    """A view that does not use ``dim``, over another size of it; a dimension of size one broadcasts as before."""
-    if view.shape[dim] == 1:
-        return view
+    """A view that does not use ``dim``, over another size of it."""
     return dataclasses.replace(view, shape=(*view.shape[:dim], size, *view.shape[dim + 1 :]))
 
 
