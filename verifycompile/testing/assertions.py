@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from verifycompile.diagnostics.report import Report
-from verifycompile.frontends.model import verify
+if TYPE_CHECKING:
+    from verifycompile.diagnostics.report import Report
 
 _PLUGIN = "verifycompile_pytest"
 
@@ -23,6 +23,8 @@ def assert_refines(
     Raises ``AssertionError`` with the report as its text where the program is refuted or unproved, and ``UsageError``
     where the question is incomplete or contradictory.
     """
+    from verifycompile.frontends.model import verify  # which processes of ``run_on_ranks`` need not import
+
     __tracebackhide__ = True
     report = verify(model, args, kwargs, **options)
     if (plugin := sys.modules.get(_PLUGIN)) is not None:

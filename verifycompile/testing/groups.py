@@ -10,8 +10,6 @@ from typing import Any, cast
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from verifycompile.torch_interface.fake_groups import fake_process_group
-
 
 @contextlib.contextmanager
 def fake_group(world_size: int, rank: int = 0) -> Generator[None]:
@@ -19,6 +17,8 @@ def fake_group(world_size: int, rank: int = 0) -> Generator[None]:
 
     Raises ``RuntimeError`` where a process group is there already, ``ValueError`` for a size or rank that is none.
     """
+    from verifycompile.torch_interface.fake_groups import fake_process_group  # it imports DTensor
+
     if not isinstance(world_size, int) or world_size < 1:  # pyright: ignore[reportUnnecessaryIsInstance]  # not everyone checks types
         raise ValueError(f"`world_size` must be a number of ranks greater than zero, not {world_size!r}.")
     if dist.is_initialized():
