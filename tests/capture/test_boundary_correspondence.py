@@ -172,6 +172,7 @@ ONE_SIDED: list[tuple[Forward, Forward, str]] = [
 ]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("number", range(len(ONE_SIDED)))
 def test_what_one_program_alone_does(number: int, mesh: DeviceMesh) -> None:
     spec, implementation, message = ONE_SIDED[number]

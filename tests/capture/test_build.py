@@ -382,6 +382,7 @@ def test_numbers_of_another_rank(make: Callable[[], nn.Module], rank: int) -> No
     assert report.verdict is Verdict.REFUTED, str(report)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("make", [*RIGHT.values(), *(item for item in WRONG.values() if item is not SetTwice)])
 def test_one_model_for_all_ranks(make: Callable[[], nn.Module]) -> None:
     report = report_on(make, 0, build=False)

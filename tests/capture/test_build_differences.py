@@ -334,6 +334,7 @@ def test_the_report_says_for_whom_one_object_stands() -> None:
     assert "the model object is the one that rank 1 built, and stands for all 2 ranks" in report.assumptions
 
 
+@pytest.mark.sampled(every=2, of=("number",))
 @pytest.mark.parametrize("around", [False, True])
 @pytest.mark.parametrize("number", [0, 1])
 def test_compiled(around: bool, number: int) -> None:

@@ -138,7 +138,7 @@ def test_tensor_parallel_mlp(mesh: DeviceMesh) -> None:
     assert all(item.placements is None for item in spec.inputs)
 
 
-@pytest.mark.parametrize("sequence_parallel", [False, True])
+@pytest.mark.parametrize("sequence_parallel", [pytest.param(False, marks=pytest.mark.sweep), True])
 def test_transformer_of_torch(mesh: DeviceMesh, *, sequence_parallel: bool) -> None:
     model = Transformer(ModelArgs(n_layers=1, dropout_p=0.0))
     model = Transformer.parallelize(model, mesh["tp"], sequence_parallel, local_output_for_attn=True)

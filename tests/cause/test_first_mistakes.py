@@ -367,6 +367,7 @@ def test_the_mistake_is_refused_by_its_name_at_its_line(name: str) -> None:
     assert named_line(report) == mistake.line
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", MISTAKES)
 def test_the_mended_program_is_verified(name: str) -> None:
     mistake = MISTAKES[name]

@@ -332,6 +332,7 @@ def report_of(mistake: Mistake, *, wrong: bool) -> Report:
         )
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", MISTAKES)
 def test_the_mended_program_is_verified(name):
     assert report_of(MISTAKES[name], wrong=False).verdict is Verdict.VERIFIED

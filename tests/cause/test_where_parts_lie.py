@@ -176,6 +176,7 @@ MISTAKES = {
 TWO = Mistake(of_earlier, of_earlier_on_ranks, of_size((3, 2)), {"x": (S0,)}, ((S0,),), "VC117", "", "")
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", [*MISTAKES, "two"])
 def test_the_mended_program_is_verified(name):
     assert report_of(MISTAKES.get(name, TWO), wrong=False).verdict is Verdict.VERIFIED

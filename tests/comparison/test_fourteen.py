@@ -38,6 +38,7 @@ def found(bug: Bug, wrong: bool, dtype: torch.dtype, seed: int = 0) -> CompareRe
     return on_ranks(build, bug.inputs(dtype), bug.shape, bug.names, spec=spec, seed=seed, **bug.options)
 
 
+@pytest.mark.sampled(every=2, of=("bug",))
 @pytest.mark.parametrize(
     ("bug", "dtype"),
     [
@@ -57,6 +58,7 @@ def test_the_bug_is_found_and_its_module_and_line_named(bug: Bug, dtype: torch.d
     assert bug.module in [place.module for place in named if place is not None], str(report)
 
 
+@pytest.mark.sampled(every=2, of=("bug",))
 @each(ALL)
 @DTYPES
 def test_the_right_twin_is_no_false_alarm(bug: Bug, dtype: torch.dtype) -> None:

@@ -128,6 +128,7 @@ def test_sharded_experts_with_rows_put_back_by_the_inverse_of_the_order() -> Non
     assert report.verdict is Verdict.VERIFIED, str(report)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("bug", ["weights", "places", "order"])
 def test_rows_put_elsewhere_are_not_verified(bug: str) -> None:
     assert sharded(bug).verdict is not Verdict.VERIFIED
@@ -200,6 +201,7 @@ def verified(kind: type[Experts], bug: str = "", *, spread: bool = True, summed:
         )
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("kind", [Experts, OneByOne])
 def test_tokens_sent_to_their_experts(kind: type[Experts]) -> None:
     report = verified(kind)
@@ -207,7 +209,7 @@ def test_tokens_sent_to_their_experts(kind: type[Experts]) -> None:
     assert {"grad.gate", "grad.up", "grad.down", "grad.x"} <= report.relations.keys()
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     "bug",
     [
@@ -223,12 +225,14 @@ def test_an_exchange_that_torch_refuses_is_not_verified() -> None:
     assert verified(Experts, "sizes of the other direction").verdict is Verdict.UNPROVED
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("kind", [OneByOne, TokenSlots, Inverted])
 def test_tokens_of_each_rank_by_all_experts(kind: type[Experts]) -> None:
     report = verified(kind, spread=False)
     assert report.verdict is Verdict.VERIFIED, str(report)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("kind", "bug"), [(TokenSlots, "scale"), (Inverted, "scale"), (Inverted, "sorted twice")])
 def test_wrong_scale_or_order_of_tokens_is_refuted(kind: type[Experts], bug: str) -> None:
     assert verified(kind, bug, spread=False).verdict is Verdict.REFUTED

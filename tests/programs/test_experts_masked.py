@@ -111,12 +111,14 @@ def verified(kind: type[Experts], bug: str = "", ranks: int = 2) -> Report:
         )
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("ranks", [2, EXPERTS])
 def test_experts_of_all_ranks_added_up(ranks: int) -> None:
     report = verified(Experts, ranks=ranks)
     assert report.verdict is Verdict.VERIFIED, str(report)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("kind", [Signed, Ranged])
 def test_own_experts_may_be_found_otherwise(kind: type[Experts]) -> None:
     report = verified(kind)
@@ -127,12 +129,13 @@ def test_rows_that_are_masked_need_no_weight_of_zero() -> None:
     assert verified(Experts, "weights").verdict is Verdict.VERIFIED
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("bug", ["the next rank's", "places shifted", "no place of their own", "sum", "mean"])
 def test_experts_of_other_ranks_or_not_added_up_are_refuted(bug: str) -> None:
     assert verified(Experts, bug).verdict is Verdict.REFUTED
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("bug", ["rows", "hidden rows"])
 def test_rows_that_no_expert_writes_are_not_taken_for_zero(bug: str) -> None:
     """The weights are zero there, but nothing says that what the kernel leaves in its result is a number."""

@@ -33,6 +33,7 @@ class Exchanged(Modulated):
         return (x * scale + shift) * gate
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("kind", [Modulated, Exchanged], ids=lambda kind: kind.__name__)
 def test_three_parts(ranks: int, kind: type[Modulated]) -> None:

@@ -99,6 +99,7 @@ def in_micro_batches(mean_of_means: bool) -> Program:
     return program
 
 
+@pytest.mark.sampled(every=2, of=("verdict",))
 @pytest.mark.parametrize(
     ("spec", "program", "verdict"),
     [

@@ -92,6 +92,7 @@ def test_verifies_and_is_checked(program: Callable[..., Results], dim: int) -> N
     assert checked.valid, str(checked)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("program", "dim", "mistake"), [(p, d, m) for p, d, ms in PROGRAMS for m in ms],
     ids=lambda v: getattr(v, "__name__", str(v)),

@@ -39,6 +39,7 @@ def judged(program: HandWritten, build: Callable[[], nn.Module], changed: Mappin
         return report, not implementation.ranks and find_witness(spec, implementation) is not None
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("program", [pytest.param(p, id=p.name, marks=marks) for p, marks in PROGRAMS])
 def test_verifies(program: HandWritten) -> None:
     report, refuted = judged(program, program.model, {})
@@ -47,7 +48,7 @@ def test_verifies(program: HandWritten) -> None:
     assert len(program.mutants) >= 3
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize(("program", "build", "changed"), MUTANTS)
 def test_mistake_is_refuted(program: HandWritten, build: Callable[[], nn.Module], changed: Mapping[str, Any]) -> None:
     report, _ = judged(program, build, changed)

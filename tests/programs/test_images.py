@@ -26,6 +26,7 @@ from verifycompile.program import OutputKind
 from verifycompile.two_programs import verify_programs
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_verifies(case: Case) -> None:
     assert run_module(case).equal
@@ -49,7 +50,7 @@ def _marked() -> Iterator[Any]:
         yield pytest.param(mutant, id=mutant.name, marks=[pytest.mark.sweep] if slow else [])
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("mutant", list(_marked()))
 def test_mutant(mutant) -> None:
     result = outcome(mutant)

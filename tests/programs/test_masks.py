@@ -56,7 +56,7 @@ def report_on(
         )
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("mask", MASKS, ids=lambda mask: mask.__name__)
 def test_mask_is_the_causal_one(mask: Mask) -> None:
     report = report_on(causal, mask, fused)
@@ -76,7 +76,7 @@ def test_four_ranks_that_read_their_number(mask: Mask) -> None:
     assert report.verdict is Verdict.VERIFIED, str(report)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("number", range(1, len(MASKS), 2))
 def test_wrong_offset_is_refuted(number: int) -> None:
     report = report_on(causal, MASKS[number], written_out, MISTAKES[number // 2 % len(MISTAKES)])

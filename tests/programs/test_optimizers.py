@@ -33,6 +33,7 @@ def report_on(update: Update, mistake: str = "") -> Report:
         )
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("update", [*UPDATES, *CLIPPING], ids=lambda update: update.name)
 def test_step_verifies(update: Update) -> None:
     report = report_on(update)
@@ -40,7 +41,7 @@ def test_step_verifies(update: Update) -> None:
     assert sum(name.startswith("mutation.") for name in report.relations) >= 3
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize(
     ("update", "mistake"),
     [(u, m) for u in (*UPDATES, *CLIPPING) for m in u.mistakes],
@@ -88,6 +89,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_compiled_step_of_an_optimizer_verifies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_mesh_world((2,), ("tp",), rank=1) as mesh:

@@ -45,6 +45,7 @@ RIGHT: list[tuple[Function, tuple[torch.Tensor, ...]]] = [
 ]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("number", range(len(RIGHT)))
 def test_verified(number: int, mesh: DeviceMesh) -> None:
     function, values = RIGHT[number]
@@ -63,6 +64,7 @@ WRONG: list[tuple[Function, Callable[[DTensor], torch.Tensor], Partial | Replica
 ]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("number", range(len(WRONG)))
 def test_refuted(number: int, mesh: DeviceMesh) -> None:
     spec, local, placement, value = WRONG[number]

@@ -113,6 +113,7 @@ CASTS: dict[str, tuple[Callable[..., Any], Any]] = {
 }
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", CASTS)
 def test_casts_of_shards(name: str) -> None:
     function, verdict = CASTS[name]
@@ -120,6 +121,7 @@ def test_casts_of_shards(name: str) -> None:
     assert report.verdict is verdict, str(report)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", CASTS)
 def test_casts_of_summands_are_not_summands_of_the_cast(name: str) -> None:
     function, verdict = CASTS[name]

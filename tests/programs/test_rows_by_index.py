@@ -63,6 +63,7 @@ def tanh_of_opposite(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     return x.neg().tanh()[torch.arange(len(x)), index].pow(3)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("spec", "program", "verdict"),
     [
@@ -181,6 +182,7 @@ KNOWN: dict[str, tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor],
 }
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", KNOWN)
 def test_places_that_are_known(name: str) -> None:
     spec, right, wrong = KNOWN[name]

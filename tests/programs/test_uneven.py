@@ -67,6 +67,7 @@ def fully_sharded(ranks: int, hidden: int, rank: int = 0, **mistake: str) -> Rep
         return verify(model, (torch.randn(2, 4),), spec=Whole(hidden), in_placements={"x": (ROWS,)})
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("ranks", "hidden"), SIZES)
 def test_gathered_parameters_verify(ranks: int, hidden: int) -> None:
     report = fully_sharded(ranks, hidden)
@@ -80,7 +81,7 @@ def test_any_rank_may_capture() -> None:
     assert report.verdict is Verdict.VERIFIED, str(report)
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize(
     "mistake", [{"reduction": "avg"}, {"mistake": "not reduced"}, {"mistake": "rotated"}, {"mistake": "cut"}]
 )

@@ -69,6 +69,7 @@ def by_positions(mesh: DeviceMesh, read: str, last: int) -> Model:
     return program
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("read", "last", "verdict"),
     [

@@ -90,14 +90,14 @@ def check_edits(case: Case, seeds: range, *, of_spec: bool) -> collections.Count
 
 @pytest.mark.parametrize("of_spec", [False, True])
 def test_random_edits_of_a_perceptron(of_spec):
-    counts = check_edits(mlp.residual_case(2), range(20), of_spec=of_spec)
-    assert counts[(False, "")] > 10
+    counts = check_edits(mlp.residual_case(2), range(10), of_spec=of_spec)
+    assert counts[(False, "")] > 5
 
 
 @pytest.mark.parametrize("case", [llama.block_case(2), gpt2.case(2)], ids=lambda case: case.name)
 def test_random_edits(case):
-    counts = check_edits(case, range(6), of_spec=False)
-    assert counts[(False, "")] > 2
+    counts = check_edits(case, range(4), of_spec=False)
+    assert counts[(False, "")] > 1
 
 
 @pytest.mark.sweep

@@ -165,6 +165,7 @@ STATISTICS = (
 )  # fmt: skip
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in STATISTICS])
 def test_statistic(case: Statistic) -> None:
     options = {"in_placements": dict(zip("abc", case.layouts, strict=False)), "out_placements": {"output.0": case.out}}
@@ -185,6 +186,7 @@ PLACED = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("function", PLACED.values(), ids=PLACED)
 def test_placed_statistic(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
     def program(m: Any, x: torch.Tensor) -> torch.Tensor:

@@ -112,7 +112,7 @@ def check(visits: Visits, steps: list[str]) -> None:
     assert deep <= _GROWTH * shallow, f"{steps}: {shallow:.0f} visits for each node, then {deep:.0f}"
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("step", STEPS)
 def test_visits_of_one_step(visits: Visits, step: str) -> None:
     check(visits, [step])
