@@ -108,6 +108,7 @@ EDITED = Question((2,), ((1,), (0,), ("R",)), (Step("product", (0, 2), 0),), 1, 
 """A product of which every rank computes a summand, and the sum over the ranks."""
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("rank", [None, 0, 1])
 @pytest.mark.parametrize("called", ANY)
 def test_every_edit_of_a_value_is_seen(called: str, rank: int | None) -> None:
@@ -153,6 +154,7 @@ def test_every_operator_is_parallelized_rightly(operator: str) -> None:
     assert answer.verdict is not Verdict.REFUTED
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("way", range(8))
 @pytest.mark.parametrize("layouts", [((1,), ("R",), (0,)), ((0,), (0,), ("R",)), (("R",), (1,), (1,))])
 def test_every_mistake_of_a_product_is_seen(layouts: tuple[tuple[object, ...], ...], way: int) -> None:

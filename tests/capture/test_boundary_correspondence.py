@@ -81,6 +81,7 @@ FLAGS = [
 ]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("of_spec", "of_model", "expected"), FLAGS)
 def test_what_is_frozen_on_one_side(
     of_spec: tuple[str, ...], of_model: tuple[str, ...], expected: list[str], mesh: DeviceMesh
@@ -181,6 +182,7 @@ def test_what_one_program_alone_does(number: int, mesh: DeviceMesh) -> None:
     assert messages(report) == [message]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     "forward",
     [both, second_detached, counted, inner_detached, lambda m, x: (value(m, x), x, None, 3, "mean", m.count + 1)],

@@ -198,6 +198,7 @@ def test_a_gradient_that_is_no_dtensor_is_whole(mesh: DeviceMesh) -> None:
     assert verify(lambda v: torch.sgn(v), (x,)).verdict is Verdict.VERIFIED
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("wrap", ["model", "compile method", "step", "global step", "closure", "method", "hooked"])
 def test_ways_to_compile(mesh: DeviceMesh, wrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tensor_parallel(Net(), mesh["tp"])

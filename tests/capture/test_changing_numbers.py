@@ -61,6 +61,7 @@ def call_often(use: Use, numbers: tuple[float, ...], spec: Scaled | None = None,
             compiled(torch.randn(4, 8)).sum().backward()
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", RIGHT)
 def test_verifies(name: str) -> None:
     call_often(RIGHT[name], (1.0, 0.25, 0.75))
@@ -70,6 +71,7 @@ def test_verifies_against_a_spec() -> None:
     call_often(times, (1.0, 0.25, 0.75), Scaled(times))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", WRONG)
 def test_another_use_is_refuted(name: str) -> None:
     call_often(WRONG[name], (1.0,), Scaled(times))

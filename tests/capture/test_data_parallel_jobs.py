@@ -75,6 +75,7 @@ def call(model: nn.Module, wrap: Wrap, *, inner_first: bool = False, **options: 
             torch.compile(wrap(model, mesh), backend="verify", options=options)(*pairs())
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("inner_first", [False, True])
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_the_gate_asks_about_a_job_without_dtensors(name: str, inner_first: bool, reports: list[Report]) -> None:

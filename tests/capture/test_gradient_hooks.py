@@ -99,6 +99,7 @@ REDUCTIONS: dict[str, Callable[[Heads, DeviceMesh], object]] = {
 }
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_a_hook_that_sums_a_gradient_is_seen(name: str) -> None:
     report = check(REDUCTIONS[name])
@@ -130,6 +131,7 @@ WRONG: dict[str, tuple[Callable[[Heads, DeviceMesh], object], str]] = {
 }
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", WRONG)
 def test_a_gradient_that_ends_wrong_is_refuted_at_the_parameter(name: str) -> None:
     change, code = WRONG[name]
@@ -248,6 +250,7 @@ def over_norm_of_part(gradient: Any) -> torch.Tensor:
 OVER_NORM = lambda gradient: gradient / (gradient.norm() + 1)  # noqa: E731 - one of several hooks
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("hook", "of_spec", "verdict"),
     [

@@ -280,6 +280,7 @@ class GoesOnInPython(Parts):
         held["y"] = held["y"] + 0
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("way", "name", "reason"),
     [

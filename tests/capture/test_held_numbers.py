@@ -194,6 +194,7 @@ def _positions(make: Callable[[int], nn.Module], step: int, ranks: int) -> Repor
         )
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("make", [Positions, PlainAttribute, FirstRow])
 def test_numbers_of_each_rank(make: Callable[[int], nn.Module], ranks: int) -> None:

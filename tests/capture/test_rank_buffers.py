@@ -112,6 +112,7 @@ class StageOfRank(Stages):
         return result * (2 if self.mistake == "scale" else 1)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("mistake", ["", "no activation", "source", "scale"])
 def test_stages_of_one_module(mistake: str) -> None:
     with fake_mesh_world((2,), ("stages",)) as mesh:

@@ -45,6 +45,7 @@ def received_first(y: torch.Tensor, received: torch.Tensor, after: int, before: 
     dist.send(y, after)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("exchange", "ranks", "message"),
     [
@@ -87,6 +88,7 @@ def asked_for_in_a_batch(y: torch.Tensor, received: torch.Tensor, after: int, be
     work.wait()
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("exchange", [in_turns, sent_while_waiting, asked_for_before, asked_for_in_a_batch])
 def test_ranks_that_do_not(exchange: Exchange) -> None:
     report = check(exchange)

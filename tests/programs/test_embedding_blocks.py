@@ -59,7 +59,7 @@ def verdict(mesh: DeviceMesh, build: Any, depth: int, **options: Any) -> Verdict
     ).verdict
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(
     ("style", "depth", "mistake"),
     [

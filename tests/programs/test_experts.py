@@ -135,7 +135,7 @@ def test_experts_reached_by_all_to_all(ranks: int) -> None:
     assert "grad.experts.up" in report.relations
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("bug", ["not sent", "not returned", "order", "scale", "capacity", "shared"])
 def test_wrong_exchange_or_capacity_is_refuted(bug: str) -> None:
     assert exchanged(2, bug).verdict is Verdict.REFUTED
@@ -191,7 +191,7 @@ def _partial_experts(model: Grouped, mesh: DeviceMesh) -> None:
     model.experts.register_forward_hook(lambda _module, _inputs, output: output * (1 / mesh.size()))
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("change", [_local_mean, _scaled_down_twice, _partial_experts])
 def test_wrong_auxiliary_loss_or_scale_is_refuted(change: Callable[[Grouped, DeviceMesh], None]) -> None:
     assert placed(2, change).verdict is Verdict.REFUTED

@@ -209,7 +209,7 @@ def test_tokens_sent_to_their_experts(kind: type[Experts]) -> None:
     assert {"grad.gate", "grad.up", "grad.down", "grad.x"} <= report.relations.keys()
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(
     "bug",
     [

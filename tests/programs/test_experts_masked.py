@@ -129,7 +129,7 @@ def test_rows_that_are_masked_need_no_weight_of_zero() -> None:
     assert verified(Experts, "weights").verdict is Verdict.VERIFIED
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("bug", ["the next rank's", "places shifted", "no place of their own", "sum", "mean"])
 def test_experts_of_other_ranks_or_not_added_up_are_refuted(bug: str) -> None:
     assert verified(Experts, bug).verdict is Verdict.REFUTED

@@ -107,7 +107,7 @@ PROGRAMS = [
 ]
 
 
-@pytest.mark.sampled(every=3, of=("right",))
+@pytest.mark.sampled(every=4, of=("right",))
 @pytest.mark.parametrize(("spec", "program", "right"), PROGRAMS)
 def test_heads_of_a_rank(spec: Attention, program: Attention, right: bool) -> None:
     with fake_mesh_world((RANKS,), ("tp",)) as mesh:

@@ -50,7 +50,7 @@ def test_names_are_distinct() -> None:
     assert len({form.name for form in FORMS}) == len(FORMS)
 
 
-@pytest.mark.sampled(every=5)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("form", [pytest.param(form, id=form.name) for form in FORMS])
 def test_verifies(form: Form) -> None:
     report, _ = judged(form, "")
@@ -58,7 +58,7 @@ def test_verifies(form: Form) -> None:
     assert len(form.mistakes) >= 3
 
 
-@pytest.mark.sampled(every=5)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize(("form", "mistake"), MISTAKES)
 def test_mistake_is_not_verified(form: Form, mistake: str) -> None:
     report, differs = judged(form, mistake)

@@ -63,7 +63,7 @@ class Attention(nn.Module):
         return result if self.group is None else comm.leave(result, self.group)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(
     ("spec", "program", "verdict"),
     [

@@ -48,7 +48,7 @@ def test_verifies(program: HandWritten) -> None:
     assert len(program.mutants) >= 3
 
 
-@pytest.mark.sampled(every=6)
+@pytest.mark.sampled(every=8)
 @pytest.mark.parametrize(("program", "build", "changed"), MUTANTS)
 def test_mistake_is_refuted(program: HandWritten, build: Callable[[], nn.Module], changed: Mapping[str, Any]) -> None:
     report, _ = judged(program, build, changed)

@@ -64,7 +64,7 @@ def test_renaming_changes_nothing(case):
     assert_verified(spec, dataclasses.replace(renamed, groups={**renamed.groups, **groups}))
 
 
-@pytest.mark.sampled(every=2, of=("case",))
+@pytest.mark.sampled(every=4)
 @each_case
 @pytest.mark.parametrize("seed", [0, 1])
 def test_order_of_independent_nodes_changes_nothing(case, seed):

@@ -50,7 +50,7 @@ def _marked() -> Iterator[Any]:
         yield pytest.param(mutant, id=mutant.name, marks=[pytest.mark.sweep] if slow else [])
 
 
-@pytest.mark.sampled(every=5)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("mutant", list(_marked()))
 def test_mutant(mutant) -> None:
     result = outcome(mutant)

@@ -56,7 +56,7 @@ def report_on(
         )
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("mask", MASKS, ids=lambda mask: mask.__name__)
 def test_mask_is_the_causal_one(mask: Mask) -> None:
     report = report_on(causal, mask, fused)
@@ -64,25 +64,28 @@ def test_mask_is_the_causal_one(mask: Mask) -> None:
     assert set(report.relations) == {"output.0", "grad.query", "grad.key", "grad.value"}
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("spec", [compared, rows_of_triangle, halves, added], ids=lambda mask: mask.__name__)
 def test_mask_of_the_spec(spec: Mask) -> None:
     report = report_on(whole(spec), difference, written_out)
     assert report.verdict is Verdict.VERIFIED, str(report)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("mask", [difference, rows_of_triangle, shifted_triangle], ids=lambda mask: mask.__name__)
 def test_four_ranks_that_read_their_number(mask: Mask) -> None:
     report = report_on(causal, mask, chosen, ranks=4)
     assert report.verdict is Verdict.VERIFIED, str(report)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("number", range(1, len(MASKS), 2))
 def test_wrong_offset_is_refuted(number: int) -> None:
     report = report_on(causal, MASKS[number], written_out, MISTAKES[number // 2 % len(MISTAKES)])
     assert report.verdict is Verdict.REFUTED, str(report)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_wrong_difference_is_refuted(mistake: str) -> None:
     assert report_on(causal, difference, fused, mistake).verdict is Verdict.REFUTED
@@ -94,6 +97,7 @@ def test_sliding_window(by_triangles: bool) -> None:
     assert report.verdict is Verdict.VERIFIED, str(report)
 
 
+@pytest.mark.sampled(every=2, of=("mistake",))
 @pytest.mark.parametrize(("size", "mistake"), [(2, ""), (4, ""), (3, "positions of the first rank")])
 def test_other_window_is_refuted(size: int, mistake: str) -> None:
     report = report_on(whole(window(3)), window(size), written_out, mistake)

@@ -55,7 +55,7 @@ def test_labels_of_the_next_rank(form: str, spec: Callable[..., Any]) -> None:
     assert set(report.relations) == {"output.0", "grad.hidden", "grad.weight"}
 
 
-@pytest.mark.sampled(every=5)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize(
     ("form", "mistake"),
     [

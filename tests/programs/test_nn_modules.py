@@ -62,7 +62,7 @@ def test_every_module_is_here() -> None:
     assert modules - {entry.name for entry in ENTRIES} - CONTAINERS == set()
 
 
-@pytest.mark.sampled(every=5)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("entry", _marked([e for e in ENTRIES if e.name not in {*BLOCKED, *UNTRACED}]))
 def test_module_verifies(entry: Entry) -> None:
     with fake_mesh_world((2,), ("dp",)) as mesh:
@@ -73,7 +73,7 @@ def test_module_verifies(entry: Entry) -> None:
     assert "output.0" in report.relations
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("entry", _marked([e for e in ENTRIES if e.twin], _SLOW_TWINS))
 def test_another_attribute_does_not_verify(entry: Entry) -> None:
     with fake_mesh_world((2,), ("dp",)) as mesh:

@@ -41,7 +41,7 @@ def test_step_verifies(update: Update) -> None:
     assert sum(name.startswith("mutation.") for name in report.relations) >= 3
 
 
-@pytest.mark.sampled(every=5)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize(
     ("update", "mistake"),
     [(u, m) for u in (*UPDATES, *CLIPPING) for m in u.mistakes],

@@ -50,14 +50,14 @@ def test_causal_rings_skip_or_mask_what_comes_later(program: Callable[..., Any])
     assert set(report.relations) == {"output.0", *GRADIENTS}
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("mistake", ["own block alone", "every block masked"])
 def test_mistake_in_causal_messages_is_refuted(mistake: str) -> None:
     report = report_on(functools.partial(by_messages, causal=True), causal, mistake, grad=False)
     assert report.verdict is Verdict.REFUTED, str(report)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("mistake", ["own block's positions", "sum not rescaled"])
 def test_mistake_in_causal_positions_is_refuted(mistake: str) -> None:
     report = report_on(functools.partial(by_permutation, causal=True), causal, mistake, grad=False)
@@ -70,7 +70,7 @@ def test_other_direction_is_refuted() -> None:
     assert report.verdict is Verdict.REFUTED, str(report)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("merge", [by_logarithm, by_sigmoid])
 def test_block_that_is_masked_wholly_is_no_number(merge: Callable[..., Any]) -> None:
     """On the first rank all of the second block is masked: its softmax, and whatever takes it, is no number."""
@@ -102,7 +102,7 @@ def test_four_ranks(is_causal: bool) -> None:
     assert report.verdict is Verdict.VERIFIED, str(report)
 
 
-@pytest.mark.sampled(every=6)
+@pytest.mark.sampled(every=8)
 @pytest.mark.parametrize(
     "mistake", ["one step too few", "values stay", "not rescaled", "weights turned round", "gradients not sent home"]
 )
@@ -111,7 +111,7 @@ def test_mistake_with_messages_is_refuted(mistake: str) -> None:
     assert report.verdict is Verdict.REFUTED, str(report)
 
 
-@pytest.mark.sampled(every=5)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("mistake", ["one step too few", "values stay", "sum not rescaled"])
 def test_mistake_with_permutations_is_refuted(mistake: str) -> None:
     report = report_on(by_permutation, mistake=mistake, grad=False)

@@ -81,7 +81,7 @@ def test_any_rank_may_capture() -> None:
     assert report.verdict is Verdict.VERIFIED, str(report)
 
 
-@pytest.mark.sampled(every=6)
+@pytest.mark.sampled(every=8)
 @pytest.mark.parametrize(
     "mistake", [{"reduction": "avg"}, {"mistake": "not reduced"}, {"mistake": "rotated"}, {"mistake": "cut"}]
 )

@@ -80,7 +80,7 @@ class Flat(Whole):
 MISTAKES = ["", "order", "mean of means", "state is not read", "first part"]
 
 
-@pytest.mark.sampled(every=5)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize(
     ("rows", "columns", "mistake"),
     [*((4, 1, mistake) for mistake in MISTAKES), (5, 2, ""), (5, 2, "mean of means")],

@@ -101,7 +101,7 @@ def test_what_proposes_is_a_finder_of_the_catalogue() -> None:
     assert own == {id(finder) for finder in FINDERS.values()}
 
 
-@pytest.mark.sampled(every=5)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("name", FINDERS)
 def test_a_finder_of_nonsense_proves_nothing(name: str, request: pytest.FixtureRequest) -> None:
     replace(request, FINDERS[name])

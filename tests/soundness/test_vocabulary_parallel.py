@@ -270,13 +270,14 @@ def report_of(case: Vocabulary) -> Any:
     return verify_functions(case.spec, case.program, case.inputs(), (RANKS,), **options)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES])
 def test_vocabulary_parallel(case: Vocabulary) -> None:
     report = report_of(case)
     assert (report.verdict is Verdict.VERIFIED) is case.right, str(report)
 
 
+@pytest.mark.sampled(every=2, of=("right",))
 @pytest.mark.parametrize("options", [{}, {"reduction": "sum"}, {"reduction": "none"}, {"ignore_index": 3}], ids=str)
 @pytest.mark.parametrize("right", [True, False], ids=["right", "wrong"])
 def test_loss_parallel(options: dict[str, Any], right: bool) -> None:
