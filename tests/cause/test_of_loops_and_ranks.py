@@ -468,6 +468,52 @@ def test_a_factor_in_the_gradient_that_another_stage_sends_is_told_there(share):
     assert finding.hint == f"leave out the division by 2 at line {place.line} (checked)"
 
 
+def tied(ids, w):
+    w = w.detach().requires_grad_()
+    return [torch.autograd.grad((torch.tanh(w[ids]) @ w.t()).square().sum(), w)[0]]
+
+
+def tied_stage(rank, wrong):
+    def first(ids, w):
+        w = w.detach().requires_grad_()
+        hidden, back = torch.tanh(w[ids]), torch.empty(3, 4)
+        dist.send(hidden.detach(), 1)
+        dist.recv(back, 1)
+        (own,) = torch.autograd.grad(hidden, w, back)
+        return [own if wrong else funcol.all_reduce(own, "sum", dist.group.WORLD)]
+
+    def last(w):
+        hidden, w = torch.empty(3, 4), w.detach().requires_grad_()
+        dist.recv(hidden, 0)
+        hidden.requires_grad_()
+        back, own = torch.autograd.grad((hidden @ w.t()).square().sum(), [hidden, w])
+        dist.send(back, 0)
+        return [own if wrong else funcol.all_reduce(own, "sum", dist.group.WORLD)]
+
+    return last if rank else first
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_gradients_of_tied_weights_that_two_stages_do_not_add_are_told_in_both(wrong):
+    inputs = {"ids": torch.tensor([0, 2, 1]), "w": torch.empty(5, 4)}
+    graphs = []
+    for rank, names in enumerate((("ids", "w"), ("w",))):
+        with fake_world(2, rank=rank):
+            graphs.append(traced(tied_stage(rank, wrong), {name: inputs[name] for name in names}))
+    report = verify_graphs(traced(tied, inputs), graphs, [{}, {}], [{"output.0": ("output.0", (R,))}] * 2)
+    if not wrong:
+        assert report.verdict is Verdict.VERIFIED
+        return
+    assert report.verdict is Verdict.REFUTED
+    lines, start = inspect.getsourcelines(tied_stage)
+    places = [start + at for at, line in enumerate(lines) if "torch.autograd.grad(" in line]
+    assert [(f.code, f.impl_location and f.impl_location.line) for f in report.findings] == [
+        ("VC101", place) for place in places
+    ]
+    told = "all-reduce `output.0` over `rank` (sum) before it is returned (checked, together with the help of the other "
+    assert [finding.hint for finding in report.findings] == [f"{told}findings)"] * 2
+
+
 def summed(x, a, b, c):
     return torch.relu(x @ a) + torch.relu(x @ b) + torch.relu(x @ c)
 

@@ -131,7 +131,57 @@ def squashed_by_width_of_all(_, wrong):
     return lambda q, k: (q @ k.t() / (4 if wrong else 2)).softmax(-1)
 
 
+def by_position(x):
+    return x * torch.arange(x.shape[1])
+
+
+def by_position_of_rank(mesh, wrong):
+    def program(x):
+        first = mesh["dp" if wrong else "cp"].get_local_rank() * x.shape[1]
+        return x * torch.arange(first, first + x.shape[1])
+
+    return program
+
+
+def clipped(gradient):
+    return gradient / (gradient.norm() + 1e-6)
+
+
+def clipped_on_ranks(mesh, wrong):
+    def program(gradient):
+        own = gradient.norm()
+        norm = funcol.all_reduce(own if wrong else own**2, "sum", mesh)
+        return gradient / ((norm if wrong else norm**0.5) + 1e-6)
+
+    return program
+
+
+def clipped_by_own_norm(mesh, wrong):
+    def program(gradient):
+        norm = gradient.norm()
+        if not wrong:
+            norm = funcol.all_reduce(norm**2, "sum", mesh) ** 0.5
+        return gradient / (norm + 1e-6)
+
+    return program
+
+
 MISTAKES = {
+    "coordinate": Mistake(
+        by_position, by_position_of_rank, of_size((2, 3)), {"x": (S0, S1)}, ((S0, S1),), "VC105",
+        "return x * torch.arange(first, first + x.shape[1])",
+        "compute with the rank's coordinate on `cp` in the place of that on `dp` (checked)",
+        ((2, 2), ("dp", "cp")),
+    ),
+    "norms": Mistake(
+        clipped, clipped_on_ranks, of_size((4,)), {"gradient": (S0,)}, ((S0,),), "VC114",
+        "own = gradient.norm()",
+        "all-reduce the square of `own` over `tp` (sum) at line {next}, and take the root of it (checked)",
+    ),
+    "norm": Mistake(
+        clipped, clipped_by_own_norm, of_size((4,)), {"gradient": (S0,)}, ((S0,),), "VC114", "norm = gradient.norm()",
+        "all-reduce the square of `norm` over `tp` (sum) after line {line}, and take the root of it (checked)",
+    ),
     "divisor": Mistake(
         squashed, squashed_by_width_of_all, lambda: (torch.randn(2, 3, requires_grad=True), torch.randn(4, 3)),
         {"q": (S0,)}, ((S0,),), "VC103", "return lambda q, k: (q @ k.t() / (4 if wrong else 2)).softmax(-1)",
@@ -186,7 +236,7 @@ def test_the_mended_program_is_verified(name):
 def test_the_mistake_is_told_at_its_line(name):
     mistake = MISTAKES[name]
     hint, line = told_at_its_line(mistake)
-    assert hint == mistake.hint.format(line=line)
+    assert hint == mistake.hint.format(line=line, next=line + 1)
 
 
 def test_an_offset_that_the_other_positions_have_is_two_mistakes():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch.fx
@@ -48,8 +48,14 @@ def _drop(name: str, draft: Draft) -> None:
 def _dropped_texts(scene: Scene, node: torch.fx.Node, _: Draft) -> tuple[str, str]:
     over = scene.names(scene.draft.group_axes(node)) or "its group"
     message = f"{scene.value(node.all_input_nodes[0])} is all-reduced over {over} once too often"
-    passed = " in its backward pass" if is_backward(node) else ""
-    return message, f"remove the all-reduce over {over} at {scene.line(node)}{passed}"
+    return message, f"remove the all-reduce over {over} at {_called_at(scene, node)}"
+
+
+def _called_at(scene: Scene, node: torch.fx.Node) -> str:
+    """The line of a collective, for hints; autograd calls those of a backward pass, of which the line is the forward's."""
+    is_differentiated = any(item.role is Role.TANGENT for item in scene.draft.program.inputs)
+    is_called = is_backward(node) if is_differentiated else "autograd_backward" in node.meta
+    return scene.line(node) + (" in its backward pass" if is_called else "")
 
 
 def other_groups(scene: Scene) -> Iterator[Move]:
@@ -68,7 +74,7 @@ def other_groups(scene: Scene) -> Iterator[Move]:
                 continue
             found, wanted = scene.names(axes), scene.names(other)
             message = f"the {name} runs over {found}, where the ranks along {wanted} hold the parts"
-            hint = f"pass the group of {wanted} to the {name} at {scene.line(node)}"
+            hint = f"pass the group of {wanted} to the {name} at {_called_at(scene, node)}"
             change = functools.partial(_over, node.name, other)
             yield Move(("group", other), node.name, "VC105", fixed(message, hint), change)
 
@@ -107,31 +113,86 @@ def other_reductions(scene: Scene) -> Iterator[Move]:
         operation, over = str(node.args[1]), scene.names(scene.draft.group_axes(node)) or "its group"
         for other in (noun for noun in _NOUNS if noun != operation):
             message = f"the collective {_GERUNDS[operation]} over {over}, where the {_NOUNS[other]} is expected"
-            hint = f'use "{other}" in the place of "{operation}" at {scene.line(node)}'
+            hint = f'use "{other}" in the place of "{operation}" at {_called_at(scene, node)}'
             change = functools.partial(_with_reduction, node.name, other)
             yield Move(("reduction", other), node.name, "VC103", fixed(message, hint), change)
 
 
-def sums_of_logarithms(scene: Scene) -> Iterator[Move]:
-    """Each sum over ranks of logarithms, as the logarithm of the sum of what they are of."""
-    for node in _all_reduces(scene):
-        source = node.args[0]
-        if node.args[1] == "sum" and isinstance(source, torch.fx.Node) and "log" in str(source.target):
-            over, value = scene.names(scene.draft.group_axes(node)) or "its group", scene.value(source)
-            message = f"{value} is a logarithm of each rank's own sum, and {scene.line(node)} adds these over {over}"
-            hint = f"all-reduce `exp` of {value} over {over} (sum) at {scene.line(node)}, and take the logarithm of it"
-            change = functools.partial(_of_exponentials, node.name)
-            yield Move(("exponentials",), node.name, "VC108", fixed(message, hint), change)
+def sums_of_functions(scene: Scene) -> Iterator[Move]:
+    """Each logarithm or root of a rank's own sum that is added over ranks or not reduced, as that of the sum over ranks."""
+    added: set[torch.fx.Node] = set()
+    for node in [node for node in _all_reduces(scene) if node.args[1] == "sum"]:
+        source = node.all_input_nodes[0]
+        over, change = scene.names(scene.draft.group_axes(node)) or "its group", functools.partial(_of_sums, node.name)
+        line = f"at {scene.line(node)}"
+        yield from _inner_sum(scene, source, ("VC108", f"{line} these are added over {over}", over, line), change)
+        added.add(source)
+    for node in [node for node in scene.calls if node not in added and not is_backward(node)]:
+        for axes in scene.axis_sets if _function_of(node) is not None else ():
+            if set(axes) <= set(scene.differing(node)):
+                over, change = scene.names(axes), functools.partial(_reduced_inside, node.name, axes)
+                said = ("VC114", f"that of the sum over {over} is needed", over, f"after {scene.line(node)}")
+                yield from _inner_sum(scene, node, said, change)
 
 
-def _of_exponentials(name: str, draft: Draft) -> None:
+def _inner_sum(
+    scene: Scene, node: torch.fx.Node, said: tuple[str, str, str, str], change: Callable[[_Function, Draft], None]
+) -> Iterator[Move]:
+    """``said``: the code, what is wrong, the mesh axes, and where to reduce."""
+    function, (code, wrong, over, where) = _function_of(node), said
+    if function is not None:
+        value = scene.value(node)
+        message = f"{value} is {function.noun} of each rank's own sum; {wrong}"
+        hint = f"all-reduce {function.inverse} of {value} over {over} (sum) {where}, and take {function.itself} of it"
+        yield Move(("inner sum", over), node.name, code, fixed(message, hint), functools.partial(change, function))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Function:
+    """A function that is taken of a sum. ``calls``: its inverse and itself, with the arguments behind the value."""
+
+    noun: str
+    inverse: str
+    itself: str
+    calls: tuple[tuple[Any, ...], tuple[Any, ...]]
+
+
+_LOGARITHM = _Function(
+    "a logarithm", "`exp`", "the logarithm", ((torch.ops.aten.exp.default,), (torch.ops.aten.log.default,))
+)
+_POWER = torch.ops.aten.pow.Tensor_Scalar
+_ROOT = _Function("a root", "the square", "the root", ((_POWER, 2), (_POWER, 0.5)))
+
+
+def _function_of(node: torch.fx.Node) -> _Function | None:
+    if node.target is torch.ops.aten.sqrt.default or (
+        node.target is torch.ops.aten.linalg_vector_norm.default and dict(enumerate(node.args)).get(1, 2) == 2
+    ):
+        return _ROOT
+    is_logarithm = node.target in (torch.ops.aten.log.default, torch.ops.aten.logsumexp.default)
+    return _LOGARITHM if is_logarithm else None
+
+
+def _of_sums(name: str, function: _Function, draft: Draft) -> None:
     own = draft.node(name)
     users = list(own.users)
-    opened = draft.insert(own, torch.ops.aten.exp.default, (own.args[0],), before=True)
+    (inverse, *others), (itself, *more) = function.calls
+    opened = draft.insert(own, inverse, (own.args[0], *others), before=True)
     draft.set_arguments(own, (opened, *own.args[1:]))
     waits = [user for user in users if user.target is functional_collectives().wait_tensor.default]
     for result in waits or [own]:
-        draft.redirect(result, draft.insert(result, torch.ops.aten.log.default, (result,)))
+        draft.redirect(result, draft.insert(result, itself, (result, *more)))
+
+
+def _reduced_inside(name: str, axes: tuple[int, ...], function: _Function, draft: Draft) -> None:
+    own = draft.node(name)
+    users = list(own.users)
+    (inverse, *others), (itself, *more) = function.calls
+    opened = draft.insert(own, inverse, (own, *others))
+    reduced = draft.all_reduce(opened, "sum", axes)
+    closed = draft.insert(reduced, itself, (reduced, *more))
+    draft.redirect(own, closed, users)
+    draft.redirect_outputs(own, closed)
 
 
 def _with_reduction(name: str, operation: str, draft: Draft) -> None:
@@ -161,6 +222,24 @@ def missing_reductions(scene: Scene) -> Iterator[Move]:
                 yield dataclasses.replace(
                     _reduced(scene, item.node, placement.reduce_op, (axis,), None), node=first.name
                 )
+
+
+def missing_sums_of_graphs(scene: Scene) -> Iterator[Move]:
+    """The sum over ranks that run other graphs of what each of them returns for an output."""
+    over_graphs = tuple(at for at, axis in enumerate(scene.mesh.axes) if axis.size > 1 and at not in scene.axes)
+    for output in scene.outputs if over_graphs else ():
+        if is_floating(output.node):
+            over = scene.names(over_graphs)
+            message = f"`{output.name}` is returned as each rank's own part; the sum of the parts over {over} is needed"
+            texts = fixed(message, f"all-reduce `{output.name}` over {over} (sum) before it is returned")
+            change = functools.partial(_summed_where_returned, output.node.name, over_graphs)
+            yield Move(("reduce", "sum", over_graphs, "returned"), output.node.name, "VC101", texts, change)
+
+
+def _summed_where_returned(name: str, axes: tuple[int, ...], draft: Draft) -> None:
+    own, target = draft.node(name), functional_collectives().all_reduce.default
+    *_, last, _ = draft.program.graph.graph.nodes  # other ranks may wait for a message that is sent later
+    draft.redirect_outputs(own, draft.insert(last, target, (own, "sum", draft.group(axes)), own.meta["val"]))
 
 
 def missing_exchanges(scene: Scene) -> Iterator[Move]:

@@ -14,16 +14,17 @@ from verifycompile.cause.collectives import (
     missing_exchanges,
     missing_gradient_reductions,
     missing_reductions,
+    missing_sums_of_graphs,
     needless_collectives,
     other_groups,
     other_reductions,
-    sums_of_logarithms,
+    sums_of_functions,
 )
 from verifycompile.cause.fused import component_placements, own_components
 from verifycompile.cause.look_ups import ends_of_parts, foreign_rows, indices_of_part, numbers_of_part, other_bounds
 from verifycompile.cause.means import means_of_all, means_of_kept
 from verifycompile.cause.move import Move, Scene
-from verifycompile.cause.numbers import other_numbers
+from verifycompile.cause.numbers import other_coordinates, other_numbers
 from verifycompile.cause.offsets import missing_scatters, own_part_of_operand, own_parts
 from verifycompile.cause.operands import (
     arguments_of_spec,
@@ -107,7 +108,7 @@ def likely(scene: Scene) -> tuple[Iterator[Move], ...]:
         other_groups(scene),
         exchanged_groups(scene),
         other_reductions(scene),
-        sums_of_logarithms(scene),
+        sums_of_functions(scene),
         added_on_every_rank(scene),
         iter(factors_of_spec),
         missing_gradient_reductions(scene),
@@ -121,6 +122,7 @@ def likely(scene: Scene) -> tuple[Iterator[Move], ...]:
         other_bounds(scene),
         numbers_of_part(scene),
         foreign_rows(scene),
+        other_coordinates(scene),
         other_steps(scene),
         other_numbers(scene),
         ends_of_parts(scene),
@@ -135,7 +137,7 @@ def of_places(scene: Scene) -> tuple[Iterator[Move], ...]:
 
 
 def missing(scene: Scene) -> tuple[Iterator[Move], ...]:
-    return (missing_reductions(scene),)
+    return missing_reductions(scene), missing_sums_of_graphs(scene)
 
 
 def scaled(scene: Scene) -> tuple[Iterator[Move], ...]:

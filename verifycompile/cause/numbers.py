@@ -1,4 +1,4 @@
-"""Moves of numbers that are computed of the rank: another multiple of a coordinate, or the same on all ranks."""
+"""Moves of numbers that are computed of the rank: other coordinates or multiples of them, or the same on all ranks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import sympy
 import torch.fx
 
-from verifycompile.cause.draft import Draft, DraftError
-from verifycompile.cause.move import Move, Scene, is_tensor
+from verifycompile.cause.draft import Draft, DraftError, symbol_of
+from verifycompile.cause.move import Move, Scene, fixed, is_tensor
 from verifycompile.torch_interface.evaluation import symbolic_expression
 
 Numbers = list[int]
@@ -37,6 +37,34 @@ def other_numbers(scene: Scene) -> Iterator[Move]:
             if wanted not in seen:
                 seen.append(wanted)
                 yield _changed(scene, node, axis, step)
+
+
+def other_coordinates(scene: Scene) -> Iterator[Move]:
+    """Each coordinate of the rank on a mesh axis, as that on another axis."""
+    draft = scene.draft
+    for node in scene.order if draft.rank is None and len(scene.axes) > 1 else ():
+        symbol = symbol_of(node)
+        axis = None if symbol is None else draft.program.coordinates.get(symbol)
+        if axis is not None and node.op == "call_function":
+            yield from (_on_other_axis(scene, node, axis, other) for other in scene.axes if other != axis)
+
+
+def _on_other_axis(scene: Scene, node: torch.fx.Node, axis: int, other: int) -> Move:
+    def apply(draft: Draft) -> None:
+        now: dict[torch.fx.Node, Any] = {draft.node(node.name): draft.coordinate(other)}
+        for later in list(draft.program.graph.graph.nodes):
+            if now.keys().isdisjoint(later.all_input_nodes):
+                continue
+            args, kwargs = torch.fx.map_arg((later.args, later.kwargs), lambda item: now.get(item, item))
+            if is_tensor(later):
+                draft.set_arguments(later, args, kwargs)
+            else:  # numbers are recorded as what they are of the coordinates
+                now[later] = draft.number(later, later.target, args)
+
+    found, wanted = scene.names((axis,)), scene.names((other,))
+    message = f"a rank's part is counted by its coordinate on {found}, where the parts lie along {wanted}"
+    hint = f"compute with the rank's coordinate on {wanted} in the place of that on {found}"
+    return Move(("coordinate", axis, other), node.name, "VC105", fixed(message, hint), apply)
 
 
 def _changed(scene: Scene, node: torch.fx.Node, axis: int | None, step: str) -> Move:

@@ -34,6 +34,7 @@ from verifycompile.torch_interface.logs import without_logged_failures
 from verifycompile.torch_interface.model_lines import model_location_of
 from verifycompile.torch_interface.threads import one_thread
 from verifycompile.torch_interface.value_names import is_backward
+from verifycompile.witness.comparison import Agreement
 from verifycompile.witness.draw import draw
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.few_kinds import of_few_kinds
@@ -276,7 +277,8 @@ class _Search:
                 if is_whole and not self._lacking and self._proved():
                     self._undo()  # the texts are of the program as it is
                     return (*causes, self._cause(step))
-                is_part = bool(step.mended) and (not is_whole or bool(self._lacking))
+                is_open = bool(self._lacking or _unknown(after))
+                is_part = bool(step.mended) and (not is_whole or is_open)
                 if is_part and all(step.mended != other.mended for other in partial):
                     partial.append(step)
                     self.partial += [] if causes else [step]
@@ -304,12 +306,15 @@ class _Search:
     def _in_all_graphs(
         self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], stage: Stage
     ) -> tuple[Cause, ...]:
-        """The same change at one line that the ranks run in graphs of their own, as one cause for each graph."""
+        """The same change at one line that ranks run in graphs of their own, or of one output that these return, as one
+        cause for each graph.
+        """
         lines: dict[object, dict[int, Change]] = {}
         for draft, moves in self._changes(trial, outcome, _wanted(outcome), stage, None):
             line = _line(moves[0], draft)
-            if line is not None:
-                lines.setdefault((line, moves[0].kind), {})[id(draft)] = draft, moves  # at last all nodes of the line
+            returned = [output.name for output in draft.program.outputs if output.node.name == moves[0].node]
+            for place in [*returned, line] if line is not None else returned:
+                lines.setdefault((place, moves[0].kind), {})[id(draft)] = draft, moves  # at last all nodes of the line
         for changes in [list(of_line.values()) for of_line in lines.values() if len(of_line) > 1]:
             if self.over:
                 return ()
@@ -479,7 +484,7 @@ class _Search:
         proved = tuple(sorted(right)) if causes and self._proved(right) else ()
         while self.applied:
             self._undo()
-        unmended = tuple(sorted(outcome.wrong | self._lacking))
+        unmended = tuple(sorted(outcome.wrong | (_unknown(outcome) & outcome.backward) | self._lacking))
         return tuple(dataclasses.replace(item, proved=proved, unmended=unmended) for item in causes) if proved else ()
 
     def _cause(self, step: _Step) -> Cause:
@@ -608,6 +613,11 @@ def _with_outputs(programs: tuple[Program, Program], names: frozenset[str] | Non
 def _forward(outcome: Outcome) -> frozenset[str]:
     """The outputs of the forward pass."""
     return frozenset(outcome.results) - outcome.backward
+
+
+def _unknown(outcome: Outcome) -> frozenset[str]:
+    """The outputs that cannot be compared, because a value that they depend on has another shape."""
+    return frozenset(name for name, found in outcome.results.items() if found.agreement is Agreement.UNKNOWN)
 
 
 def _wanted(outcome: Outcome) -> frozenset[str]:

@@ -198,8 +198,22 @@ class _Cause:
             return self._at_own_part(root, own)
         if found.kind is Kind.DIFFERENT and len(pairs) > 1:
             message = f"the operands of {call_name(twin)} are sharded in ways that do not fit together"
-            return self._at("VC104", message, _Site(root, twin, self.name(root)), found)
+            return self._at("VC104", message + self._layouts(pairs), _Site(root, twin, self.name(root)), found)
         return self._fault(found, root, twin, root, twin)
+
+    def _layouts(self, pairs: Sequence[tuple[torch.fx.Node, torch.fx.Node]]) -> str:
+        """How operands lie on the ranks, for messages; "" where that is not known of all of them."""
+        told: list[str] = []
+        for spec_operand, impl_operand in (map(_looked_at, pair) for pair in pairs):
+            left, right = self.spec.view(spec_operand), self.implementation.view(impl_operand)
+            if left is None or right is None or self.mesh is None:
+                return ""
+            placements = infer(self.pool, left, right, self.mesh, allow_partial=False)
+            if placements is None:
+                return ""
+            told.append(f"`{self.name(spec_operand)}` is {_show(placements)}")
+        axes = range(0 if self.mesh is None else len(self.mesh.axes))
+        return f": over {self._axes(axes)}, {', '.join(told)}"
 
     def _at_own_part(self, root: torch.fx.Node, own: OwnPart) -> Mismatch:
         mismatch = self._at(own.code, own.message, _Site(root, own.node, self.name(root)), own.found)
