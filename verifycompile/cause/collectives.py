@@ -52,7 +52,7 @@ def _dropped_texts(scene: Scene, node: torch.fx.Node, _: Draft) -> tuple[str, st
 
 
 def _called_at(scene: Scene, node: torch.fx.Node) -> str:
-    """The line of a collective, for hints; autograd calls those of a backward pass, of which the line is the forward's."""
+    """The line of a collective, for hints: where autograd calls it, that of the forward pass."""
     is_differentiated = any(item.role is Role.TANGENT for item in scene.draft.program.inputs)
     is_called = is_backward(node) if is_differentiated else "autograd_backward" in node.meta
     return scene.line(node) + (" in its backward pass" if is_called else "")
@@ -119,29 +119,33 @@ def other_reductions(scene: Scene) -> Iterator[Move]:
 
 
 def sums_of_functions(scene: Scene) -> Iterator[Move]:
-    """Each logarithm or root of a rank's own sum that is added over ranks or not reduced, as that of the sum over ranks."""
+    """Each logarithm or root of a rank's own sum, added over ranks or not reduced, as that of the sum over ranks."""
     added: set[torch.fx.Node] = set()
     for node in [node for node in _all_reduces(scene) if node.args[1] == "sum"]:
         source = node.all_input_nodes[0]
         over, change = scene.names(scene.draft.group_axes(node)) or "its group", functools.partial(_of_sums, node.name)
         line = f"at {scene.line(node)}"
-        yield from _inner_sum(scene, source, ("VC108", f"{line} these are added over {over}", over, line), change)
+        yield from _inner_sum(scene, source, node, ("VC108", f"{line} these are added over {over}", over, line), change)
         added.add(source)
     for node in [node for node in scene.calls if node not in added and not is_backward(node)]:
         for axes in scene.axis_sets if _function_of(node) is not None else ():
             if set(axes) <= set(scene.differing(node)):
                 over, change = scene.names(axes), functools.partial(_reduced_inside, node.name, axes)
                 said = ("VC114", f"that of the sum over {over} is needed", over, f"after {scene.line(node)}")
-                yield from _inner_sum(scene, node, said, change)
+                yield from _inner_sum(scene, node, node, said, change)
 
 
 def _inner_sum(
-    scene: Scene, node: torch.fx.Node, said: tuple[str, str, str, str], change: Callable[[_Function, Draft], None]
+    scene: Scene,
+    source: torch.fx.Node,
+    node: torch.fx.Node,
+    said: tuple[str, str, str, str],
+    change: Callable[[_Function, Draft], None],
 ) -> Iterator[Move]:
-    """``said``: the code, what is wrong, the mesh axes, and where to reduce."""
-    function, (code, wrong, over, where) = _function_of(node), said
+    """``said``: the code, what is wrong at the node, the mesh axes, and where to reduce."""
+    function, (code, wrong, over, where) = _function_of(source), said
     if function is not None:
-        value = scene.value(node)
+        value = scene.value(source)
         message = f"{value} is {function.noun} of each rank's own sum; {wrong}"
         hint = f"all-reduce {function.inverse} of {value} over {over} (sum) {where}, and take {function.itself} of it"
         yield Move(("inner sum", over), node.name, code, fixed(message, hint), functools.partial(change, function))
