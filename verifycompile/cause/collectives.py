@@ -127,8 +127,8 @@ def sums_of_functions(scene: Scene) -> Iterator[Move]:
         line = f"at {scene.line(node)}"
         yield from _inner_sum(scene, source, node, ("VC108", f"{line} these are added over {over}", over, line), change)
         added.add(source)
-    for node in [node for node in scene.calls if node not in added and not is_backward(node)]:
-        for axes in scene.axis_sets if _function_of(node) is not None else ():
+    for node in [node for node in scene.calls if node.target in _SUMMING and node not in added]:
+        for axes in scene.axis_sets:
             if set(axes) <= set(scene.differing(node)):
                 over, change = scene.names(axes), functools.partial(_reduced_inside, node.name, axes)
                 said = ("VC114", f"that of the sum over {over} is needed", over, f"after {scene.line(node)}")
@@ -168,10 +168,13 @@ _POWER = torch.ops.aten.pow.Tensor_Scalar
 _ROOT = _Function("a root", "the square", "the root", ((_POWER, 2), (_POWER, 0.5)))
 
 
+_SUMMING = (torch.ops.aten.linalg_vector_norm.default, torch.ops.aten.logsumexp.default)
+"""Functions whose sum is no value of its own, behind which it could be reduced."""
+
+
 def _function_of(node: torch.fx.Node) -> _Function | None:
-    if node.target is torch.ops.aten.sqrt.default or (
-        node.target is torch.ops.aten.linalg_vector_norm.default and dict(enumerate(node.args)).get(1, 2) == 2
-    ):
+    is_norm = node.target is torch.ops.aten.linalg_vector_norm.default and dict(enumerate(node.args)).get(1, 2) == 2
+    if is_norm or node.target is torch.ops.aten.sqrt.default:
         return _ROOT
     is_logarithm = node.target in (torch.ops.aten.log.default, torch.ops.aten.logsumexp.default)
     return _LOGARITHM if is_logarithm else None
