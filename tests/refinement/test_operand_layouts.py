@@ -17,7 +17,7 @@ def report_of(placement: Replicate | Shard, rows: int) -> Report:
     inputs = (torch.empty(rows, 3), torch.empty(3, 2))
     placements = {"x": (placement,), "w": (Shard(1),)}
     with fake_mesh_world((2,), ("tp",)) as mesh:
-        return verify(lambda x, w: torch.tanh(x @ w), inputs, spec=squashed, mesh=mesh, in_placements=placements)
+        return verify(lambda x, w: squashed(x, w), inputs, spec=squashed, mesh=mesh, in_placements=placements)
 
 
 def test_parts_of_rows_and_of_columns_are_told() -> None:
@@ -25,7 +25,8 @@ def test_parts_of_rows_and_of_columns_are_told() -> None:
     assert report.verdict is Verdict.REFUTED
     (finding,) = report.findings
     assert finding.message == (
-        "the operands of `x @ w` are sharded in ways that do not fit together: over tp, `x` is (S(0)), `w` is (S(1))"
+        "the operands of `mm` in `squashed(x, w)` are sharded in ways that do not fit together: over tp, `x` is (S(0)), "
+        "`w` is (S(1))"
     )
 
 
