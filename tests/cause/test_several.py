@@ -12,7 +12,7 @@ import torch.distributed._functional_collectives as collectives
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import Replicate, Shard, distribute_module, distribute_tensor
 
 import verifycompile
 from tests.support import fake_mesh_world
@@ -189,3 +189,20 @@ def test_what_can_be_mended_is_told_where_another_fault_cannot():
     assert 'use "sum" in the place of "avg"' in (second.hint or "")
     assert (second.hint or "").endswith(checked)
     assert "no change was found that mends `output.1`" in first.notes
+
+
+@pytest.mark.parametrize("dim", [0, 3])
+def test_a_result_that_is_mended_is_told_where_gradients_cannot_be_compared(dim: int) -> None:
+    """DTensor takes the parts of a convolution along a dimension in space for the whole, in its backward too."""
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        model = distribute_module(nn.Conv2d(3, 8, 4, stride=4), mesh)
+        x = distribute_tensor(torch.randn(2, 3, 8, 16), mesh, [Shard(dim)])
+        report = verifycompile.verify(model, (x,), spec=nn.Conv2d(3, 8, 4, stride=4))
+    if dim == 0:
+        assert report.verdict is Verdict.VERIFIED
+        return
+    assert report.verdict is Verdict.REFUTED
+    (finding,) = report.findings
+    told = "say where its parts lie: `DTensor.from_local(result.to_local(), mesh, (Shard(3),))`"
+    assert finding.hint == f"{told} (checked: `output.0` proved so)"
+    assert "no change was found that mends `grad.bias`, `grad.weight`" in finding.notes

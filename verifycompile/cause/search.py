@@ -311,8 +311,8 @@ class _Search:
         """
         lines: dict[object, dict[int, Change]] = {}
         for draft, moves in self._changes(trial, outcome, _wanted(outcome), stage, None):
-            line = _line(moves[0], draft)
-            returned = [output.name for output in draft.program.outputs if output.node.name == moves[0].node]
+            line, outputs = _line(moves[0], draft), draft.program.outputs if moves[0].kind[0] == "reduce" else ()
+            returned = [output.name for output in outputs if output.node.name == moves[0].node]
             for place in [*returned, line] if line is not None else returned:
                 lines.setdefault((place, moves[0].kind), {})[id(draft)] = draft, moves  # at last all nodes of the line
         for changes in [list(of_line.values()) for of_line in lines.values() if len(of_line) > 1]:
