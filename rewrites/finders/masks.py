@@ -19,6 +19,7 @@ from verifycompile.rewrites.lemmas.indicators import BESIDE_MASK, MASK_OF_MASKED
 from verifycompile.rewrites.lemmas.products import OPEN_SUM
 from verifycompile.rewrites.lemmas.ranges import MASKS_THAT_EXCLUDE
 from verifycompile.rewrites.lemmas.substitution import Factors, Substitution
+from verifycompile.rewrites.registry import UnsupportedError
 
 
 def _equal_masks(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
@@ -52,7 +53,7 @@ def _beside_masks(pool: TermPool, factors: Sequence[View], free: int) -> Iterato
                 continue
             try:
                 plain = with_one_for(pool, mask, value)
-            except ValueError:  # no layout, or an infinity under the mask
+            except (ValueError, UnsupportedError):  # no layout, or no real number under the mask
                 continue
             if plain != value:
                 given = Substitution({"m": (mask,), "a": (value,), "b": (plain,)})

@@ -32,6 +32,7 @@ from verifycompile.ir.term_property import TermProperty
 from verifycompile.refinement.fingerprint import fingerprint
 from verifycompile.refinement.quotients import Quotients, quotients, together
 from verifycompile.rewrites.operations import PAD
+from verifycompile.rewrites.registry import UnsupportedError
 
 _MAX_PRODUCTS = 512
 _MAX_FACTORS = 32
@@ -127,7 +128,7 @@ def _is_equal_expanded(pool: TermPool, left: View, right: View, *, keeps_shared:
                 )
             )
         )
-    except (_TooLargeError, NonFiniteScalarError, ShapeError, UnalignedError):
+    except (_TooLargeError, NonFiniteScalarError, ShapeError, UnalignedError, UnsupportedError):
         return False
 
 
