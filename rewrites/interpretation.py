@@ -28,7 +28,7 @@ NUMBERS = {"minus_one": Fraction(-1), "half": Fraction(1, 2), "two": Fraction(2)
 
 POINTWISE: dict[str, Operation] = {
     **{name: FUNCTIONS[name] for name in (
-        "abs", "cos", "cosh", "erf", "erfc", "expm1", "log1p", "sigmoid", "sin", "sinh", "tan", "tanh",
+        "abs", "cos", "cosh", "erf", "erfc", "log1p", "sigmoid", "sin", "sinh", "tan", "tanh",
     )},
     "log_sigmoid": LOG_SIGMOID, "maximum": MAXIMUM, "minimum": MINIMUM, "where": WHERE,
 }  # fmt: skip

@@ -20,6 +20,11 @@ def exp(b: Builder, self: View) -> View:
     return b.pointwise(_EXP, self) if _is_complex(b) else b.exp(self)
 
 
+@operator(aten.expm1.default)
+def expm1(b: Builder, self: View) -> View:
+    return b.sub(exp(b, self), 1)
+
+
 @operator(aten.log.default)
 def log(b: Builder, self: View) -> View:
     return b.pointwise(_LOG, self) if _is_complex(b) else b.log(self)

@@ -31,7 +31,7 @@ TRUTH_EXTREMES = {
 }
 """Extremes of values that are 0 or 1."""
 OTHER_END = {"max": "min", "min": "max"}
-_INCREASING = [FUNCTIONS[name] for name in ("atan", "erf", "expm1", "sigmoid", "sinh", "tanh")]
+_INCREASING = [FUNCTIONS[name] for name in ("atan", "erf", "sigmoid", "sinh", "tanh")]
 _OPENED = (COMBINE, EXPONENTIAL, LOGARITHM, POWER, *_INCREASING)
 PRODUCT = Operation("reduce_product")
 _LONGEST_PRODUCT = 64

@@ -43,10 +43,6 @@ FUNCTION_LAWS = (
     ),
     Lemma("VL113", "logarithm-of-one-plus", "log1p(a) is log(1 + a)", ("log1p", "a"), ("log", ("add", _ONE, "a"))),
     Lemma(
-        "VL114", "exponential-less-one", "expm1(a) is exp(a) - 1",
-        ("expm1", "a"), ("add", ("exp", "a"), _minus(_ONE)),
-    ),
-    Lemma(
         "VL115", "hyperbolic-sine", "the hyperbolic sine of a is half of exp(a) - exp(-a)",
         ("sinh", "a"), ("scale", _HALF, ("add", ("exp", "a"), _minus(("exp", _minus("a"))))),
     ),

@@ -21,7 +21,7 @@ Guard = tuple[Pattern, ...]
 VALUE, NUMBER, INDEX = "value", "number", "index"
 
 FUNCTIONS = (
-    "abs", "cos", "cosh", "erf", "erfc", "expm1", "log1p", "log_sigmoid", "sigmoid", "sin", "sinh", "tan", "tanh",
+    "abs", "cos", "cosh", "erf", "erfc", "log1p", "log_sigmoid", "sigmoid", "sin", "sinh", "tan", "tanh",
 )  # fmt: skip
 """Functions of one value, by the names that torch has for them."""
 

@@ -12,7 +12,7 @@ _OTHER_OPERATOR = {
     "add": "mul", "mul": "add", "less": "less_equal", "less_equal": "less", "plus": "times", "times": "plus",
     "exp": "log", "log": "exp", "sum": "max", "max": "sum", "or": "mul", "maximum": "minimum", "minimum": "maximum",
     "sin": "cos", "cos": "sin", "sinh": "cosh", "cosh": "sinh", "tan": "sin", "tanh": "sigmoid", "sigmoid": "tanh",
-    "erf": "erfc", "erfc": "erf", "log1p": "log", "expm1": "exp", "log_sigmoid": "sigmoid",
+    "erf": "erfc", "erfc": "erf", "log1p": "log", "log_sigmoid": "sigmoid",
     "zero": "one", "one": "zero", "half": "two", "two": "half", "minus_one": "two", "minus_infinity": "zero",
 }  # fmt: skip
 _TRANSPARENT = {

@@ -101,15 +101,15 @@ PAIRS = (
         lambda x, y, a, b: ((torch.exp(2 * (h := x @ a)) - 1) / (torch.exp(2 * h) + 1)) @ b,
         lambda x, y, a, b: ((torch.exp(h := x @ a) - 1) / (torch.exp(h) + 1)) @ b,
     ),
-    Pair(
-        "expm1 and log1p",
-        lambda x, y, a, b: torch.expm1(x @ a) @ b,
-        lambda x, y, a, b: (torch.exp(x @ a) - 1) @ b,
-        lambda x, y, a, b: (torch.exp(x @ b) - 1) @ b,
-    ),
 )
 
 BY_CASES = (
+    Pair(
+        "exponential linear unit by a choice",
+        lambda x, y, a, b: (F.elu(x @ a) + 1) @ b,
+        lambda x, y, a, b: torch.where((h := x @ a) > 0, h + 1, h.exp()) @ b,
+        lambda x, y, a, b: torch.where((h := x @ a) > 0, h + 1, h.exp() - 1) @ b,
+    ),
     Pair(
         "leaky relu as a maximum",
         lambda x, y, a, b: F.leaky_relu(x @ a, 0.1) @ b,

@@ -34,7 +34,6 @@ USED = {
     "fast gelu": {"VL110"},
     "root of a square": {"VL121"},
     "hyperbolic tangent by exponentials": {"VL110", "VL111"},
-    "expm1 and log1p": {"VL114"},
 }
 """The laws whose instances prove each pair."""
 
