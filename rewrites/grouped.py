@@ -15,6 +15,7 @@ import torch
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import Operation, View
+from verifycompile.rewrites.bounds import within
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.elementwise import REAL_DTYPES, require_real
 from verifycompile.rewrites.keys import bound_of
@@ -87,6 +88,15 @@ def histc(b: Builder, self: View, bins: int, min: Number, max: Number) -> View:
     """How many elements fall into each bin."""
     found = in_bins(b, self, bins, min, max)
     return b.sum(found, list(range(b.rank(self)))) if b.rank(self) else found
+
+
+@operator(aten.bincount.default)
+def bincount(b: Builder, self: View, minlength: int) -> View:
+    """How often each number occurs: of numbers that are known to be less than ``minlength``, so many counts."""
+    bound = bound_of(b, self)
+    if (bound is None or bound > minlength) and not within(b.pool, self, minlength):
+        raise UnsupportedError(UNSUPPORTED, f"bincount of numbers that may not be within [0, {minlength})")
+    return b.sum(b.equal(b.unsqueeze(self, 1), b.iota(minlength)), [0])
 
 
 def in_bins(b: Builder, view: View, bins: int, low: Number, high: Number) -> View:

@@ -13,22 +13,14 @@ from verifycompile.rewrites.bounds_from_start import from_the_start
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.distinct import is_distinct
 from verifycompile.rewrites.elementwise import choose
-from verifycompile.rewrites.indexing import one_hot
 from verifycompile.rewrites.scatter import rows_overwritten
 
-__all__ = ["is_permutation", "position", "put_accumulated", "put_at", "put_distinct", "put_everywhere", "put_rows"]
+__all__ = ["position", "put_accumulated", "put_at", "put_distinct", "put_rows"]
 
 
 def is_permutation(b: Builder, index: View, size: Size) -> bool:
     """Whether ``index`` holds every place of a dimension of ``size`` once."""
     return b.rank(index) == 1 and b.shape(index) == (size,) and is_distinct(b, index, 0) and size != 1
-
-
-def put_everywhere(b: Builder, view: View, index: View, values: View) -> View:
-    """All rows are written: what was there before does not matter."""
-    shape = b.shape(view)
-    rows = b.expand(values, shape)
-    return b.contraction("i v, i *r -> v *r", one_hot(b, index, shape[0]), rows)
 
 
 def put_distinct(b: Builder, view: View, dim: int, index: View | None, values: View) -> View | None:
@@ -46,10 +38,12 @@ def put_distinct(b: Builder, view: View, dim: int, index: View | None, values: V
         for _ in shape[dim + 1 :]:
             mask = b.unsqueeze(mask, -1)
         return choose(b, mask, put, view)
-    if has_infinity(put) or has_infinity(view):
-        return None
     before, after = (" ".join(f"{name}{d}" for d in range(n)) for name, n in (("l", dim), ("r", len(shape) - dim - 1)))
     written = b.contraction(f"i v, {before} i {after} -> {before} v {after}", places, put)
+    if is_permutation(b, index, shape[dim]):
+        return written  # all places are written: what was there before does not matter
+    if has_infinity(put) or has_infinity(view):
+        return None
     replaced = b.contraction(f"i v, {before} v {after} -> {before} v {after}", places, view)
     return b.add(b.sub(view, replaced), written)
 

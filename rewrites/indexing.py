@@ -82,8 +82,6 @@ def index_put(b: Builder, self: View, indices: Sequence[View | None], values: Vi
             return result
     if accumulate:
         return index_writes.put_accumulated(b, self, indices, values)
-    if not others and first is not None and index_writes.is_permutation(b, first, b.shape(self)[0]):
-        return index_writes.put_everywhere(b, self, first, values)
     given = [dim for dim, index in enumerate(indices) if index is not None]
     if len(given) == 1 and b.call.dtypes.get("indices") in INTEGER_DTYPES:
         result = index_writes.put_distinct(b, self, given[0], indices[given[0]], values)

@@ -134,7 +134,8 @@ def overwritten(b: Builder, self: View, index: View, src: View, position: int) -
     known = known_places.put_along(b, self, position, index, src)
     if known is not None:
         return known
-    if self.is_zero and is_distinct(b, index, position):
+    writes_all = b.shape(index)[position] == b.shape(self)[position]
+    if (self.is_zero or writes_all) and is_distinct(b, index, position):
         return _spread(b, index, src, position, b.shape(self)[position])
     operands = [dim_last(b, v, position) for v in (self, index, src)]
     result = b.core(

@@ -18,7 +18,8 @@ aten = torch.ops.aten
 
 
 def test_every_declaration_has_a_sample() -> None:
-    checked = {s.target for s in SAMPLES} | set(COLLECTIVES) | set(BAGS)
+    counted = {torch.ops.aten.bincount.default}  # of what was chosen alone: tests/operators/test_sorted_rows.py
+    checked = {s.target for s in SAMPLES} | set(COLLECTIVES) | set(BAGS) | counted
     assert {str(target) for target in declarations()} - {str(target) for target in checked} == set()
 
 

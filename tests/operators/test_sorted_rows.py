@@ -58,6 +58,19 @@ def _sizes(b: Builder, chosen: Any) -> Any:
     return b.sum(b.equal(b.unsqueeze(chosen, 1), b.iota(GROUPS)), [0])
 
 
+@pytest.mark.parametrize("length", [GROUPS, GROUPS + 2])
+def test_numbers_that_are_known_to_be_less_are_counted(length: int) -> None:
+    w = Routed()
+    declared = dense(w.builder, aten.bincount.default, w.chosen.declared, minlength=length)
+    World.check(w, Value(declared, torch.bincount(w.chosen.real, minlength=length)))
+
+
+def test_numbers_that_may_be_larger_give_more_counts() -> None:
+    w = Routed()
+    with pytest.raises(UnsupportedError, match=r"bincount of numbers that may not be within \[0, 2\)"):
+        dense(w.builder, aten.bincount.default, w.chosen.declared, minlength=GROUPS - 1)
+
+
 def test_sorted_rows_are_those_of_torch() -> None:
     w = Routed()
     _, order = w.sort()

@@ -7,7 +7,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.programs.forms import attention, backwards, functions, inference, losses, running, spellings, vocabulary
+from tests.programs.forms import (
+    attention,
+    backwards,
+    functions,
+    inference,
+    losses,
+    routing,
+    running,
+    spellings,
+    vocabulary,
+)
 from tests.programs.forms.form import Form
 from tests.support import fake_mesh_world
 from verifycompile import Verdict
@@ -19,7 +29,7 @@ from verifycompile.witness import find_witness
 
 FORMS: tuple[Form, ...] = tuple(
     form
-    for family in (vocabulary, losses, backwards, attention, running, inference, spellings, functions)
+    for family in (vocabulary, losses, backwards, attention, running, inference, spellings, functions, routing)
     for form in family.FORMS
 )
 MISTAKES = [

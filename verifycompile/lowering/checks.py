@@ -10,6 +10,7 @@ import torch
 import torch.fx
 
 from verifycompile.ir.term import View
+from verifycompile.lowering.recorded import DECIDES_SIZE
 from verifycompile.lowering.sizes import Sizes
 from verifycompile.rewrites.builder import Builder, Call
 from verifycompile.rewrites.elementwise import SHORT_DTYPES, is_stored
@@ -100,6 +101,8 @@ def check_result(builder: Builder, sizes: Sizes, node: torch.fx.Node, value: Any
         if view is None or not isinstance(tensor, torch.Tensor):
             continue
         check_stored(node, view, tensor)
+        if node.target in DECIDES_SIZE:
+            sizes.decide(tensor, builder.shape(view))
         shape = tuple(sizes.size(s) for s in tensor.shape)
         if builder.shape(view) != shape and any(
             sympy.simplify(sympy.sympify(a) - sympy.sympify(b)) != 0

@@ -11,7 +11,7 @@ import torch.fx
 from verifycompile.ir.term import View
 from verifycompile.lowering.checks import check_stored, check_type
 from verifycompile.lowering.lower import Lowering
-from verifycompile.lowering.recorded import dtype_of, dtypes_of, sorts, tensors_of
+from verifycompile.lowering.recorded import DECIDES_SIZE, dtype_of, dtypes_of, sorts, tensors_of
 from verifycompile.lowering.sizes import Sizes
 from verifycompile.lowering.undeclared import custom_arguments, recognised
 from verifycompile.rewrites.builder import Builder, Call
@@ -35,7 +35,7 @@ class ReadRowsCalls:
         operands = [values.get(operand) for operand in node.all_input_nodes]
         if any(are_read_rows(value) or sizes.counts.occur_in(value) for value in operands):
             return True
-        return sorts(node) or sizes.has_unknown_size(node)
+        return sorts(node) or (sizes.has_unknown_size(node) and node.target not in DECIDES_SIZE)
 
     def call(self, node: torch.fx.Node) -> Any:
         """The value of such a call. Raises ``UnsupportedError``."""

@@ -19,6 +19,8 @@ from verifycompile.torch_interface.schema import arguments_of
 # Tuples: torch computes the hash of an operator in Python, while a few comparisons of objects cost nothing.
 TAKES_PIECES = (torch.ops.aten.cat.default,)
 """Operators that take the pieces of a split as they are."""
+DECIDES_SIZE = (torch.ops.aten.bincount.default,)
+"""Operators whose declarations know a size that torch leaves open."""
 _SORTS = (torch.ops.aten.sort.stable, torch.ops.aten.sort.default)
 _MAY_READ_COUNTS = (READ_NUMBER, torch.ops.aten.nonzero.default, torch.ops.aten.index.Tensor, *_SORTS)
 _WHOLE = (torch.int64, torch.int32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import sympy
@@ -28,6 +28,7 @@ class Sizes:
         self._program, self._side = program, side
         self._symbols = input_symbols(program)
         self._standing_for: Mapping[sympy.Basic, sympy.Basic] = {}
+        self._decided: dict[sympy.Basic, Size] = {}
         self.reads_counts = reads_counts(program)
 
     @functools.cached_property
@@ -71,7 +72,7 @@ class Sizes:
         expression = sympy.sympify(self._expression(value) if isinstance(value, torch.SymInt) else value)
         # A size that the program computes (from a tensor's content) is another number in the other program.
         own = {s: sympy.Symbol(f"{self._side}:{s}", positive=True) for s in expression.free_symbols - self._symbols}
-        return normalize_size(expression.xreplace({**self._program.size_values, **own}))
+        return normalize_size(expression.xreplace({**self._program.size_values, **own, **self._decided}))
 
     def shape_of(self, node: torch.fx.Node) -> tuple[Size, ...] | None:
         """Local shape that torch recorded for a tensor-valued node."""
@@ -83,10 +84,10 @@ class Sizes:
         if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             return value
         expression = self._expression(value)
-        unknown = expression.free_symbols - self._symbols - set(self._program.coordinates)
+        unknown = expression.free_symbols - self._symbols - set(self._program.coordinates) - self._decided.keys()
         if unknown and unknown - self.counts.views.keys():
             raise UnsupportedError(UNREPRESENTABLE, f"the number `{expression}` is read from a tensor")
-        expression = expression.xreplace(dict(self._program.size_values))
+        expression = expression.xreplace({**self._program.size_values, **self._decided})
         return int(expression) if getattr(expression, "is_Integer", False) else expression
 
     def has_unknown_size(self, node: torch.fx.Node) -> bool:
@@ -96,7 +97,14 @@ class Sizes:
 
     def is_unknown(self, expression: sympy.Basic) -> bool:
         """Whether a number depends on what is read from a tensor."""
-        return bool(expression.free_symbols - self._symbols - set(self._program.coordinates))
+        return bool(expression.free_symbols - self._symbols - set(self._program.coordinates) - self._decided.keys())
+
+    def decide(self, recorded: torch.Tensor, shape: Sequence[Size]) -> None:
+        """Take sizes that torch leaves open in what a call gives for those that its declaration proves."""
+        for size, known in zip(recorded.shape, shape, strict=False):
+            symbol = size.node.expr if isinstance(size, torch.SymInt) else None
+            if isinstance(symbol, sympy.Symbol) and self.is_unknown(symbol):
+                self._decided[symbol] = known
 
     def note_count(self, number: torch.SymInt, value: Any) -> None:
         """A number that the program reads from a tensor."""
