@@ -1,4 +1,8 @@
-"""Sums of squares that were multiplied out: ``sum (u + e) ** 2`` stands as ``sum u ** 2 + 2 e sum u + n e ** 2``."""
+"""Sums of squares that were multiplied out: ``sum (u + e) ** 2`` stands as ``sum u ** 2 + 2 e sum u + n e ** 2``.
+
+The squares of a norm are noted where it is built, and known once both programs are lowered again: what its elements are
+multiplied out to shows nothing of it.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,13 @@ from verifycompile.ir.term import UNIT, TermPool, View
 
 
 def is_sum_of_squares(pool: TermPool, view: View) -> bool:
-    """Whether the view is a positive multiple of the sum of ``(u + e) ** 2`` for some value u and number e."""
-    if view.term.operation is not COMBINE or not isinstance(view.coefficient, Fraction) or view.coefficient <= 0:
+    """Whether the view is a positive multiple of what was built as a sum of squares, or of the sum of
+    ``(u + e) ** 2`` for some value u and number e.
+    """
+    if not isinstance(view.coefficient, Fraction) or view.coefficient <= 0:
         return False
+    if view.term in pool.squares or view.term.operation is not COMBINE:
+        return view.term in pool.squares
     summands = open_view(view.unscaled()).operands
     constant = next((v.coefficient for v in summands if v.term.operation is UNIT), None)
     if not isinstance(constant, Fraction):

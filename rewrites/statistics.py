@@ -59,7 +59,11 @@ def vector_norm(b: Builder, self: View, ord: Number, dim: Dims, keepdim: bool, d
 def norm_of(b: Builder, value: View, ord: Number, dim: Dims, keepdim: bool) -> View:
     """``(sum |x| ** ord) ** (1 / ord)``; for infinities the largest or smallest ``|x|``, for 0 how many are not 0."""
     if ord == 2:
-        return b.power(b.sum(b.power(value, 2), dim, keepdim), 0.5)
+        from verifycompile.ir.squares import note_sum_of_squares  # here, because few programs take norms
+
+        squares = b.sum(b.power(value, 2), dim, keepdim)
+        note_sum_of_squares(b.pool, squares)
+        return b.power(squares, 0.5)
     absolute = absolute_value(b, value)
     if ord == 1:
         return b.sum(absolute, dim, keepdim)

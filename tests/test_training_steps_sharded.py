@@ -60,6 +60,21 @@ def plain(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[..., A
     return step
 
 
+def clipped_under_a_softmax(limit: float) -> Make:
+    """The squares of its gradients are multiplied out to differences of products."""
+
+    def made(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
+        def step(x: torch.Tensor, y: torch.Tensor) -> None:
+            F.cross_entropy(model(x), y[:, 0].long(), reduction="none").mean().backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), limit)
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    return made
+
+
 def without_clipping(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
     def step(x: torch.Tensor, y: torch.Tensor) -> None:
         F.mse_loss(model(x), y).backward()
@@ -150,6 +165,11 @@ RIGHT: dict[str, dict[str, Any]] = {
         "single": without_clipping,
     },
     "columns": {"wrap": lambda model: sharded(model, None, shard_placement_fn=lambda p: Shard(p.ndim - 1))},
+    "clipped under a softmax": {
+        "wrap": lambda model: sharded(model, None),
+        "parallel": clipped_under_a_softmax(1.0),
+        "single": clipped_under_a_softmax(1.0),
+    },
     "synchronized once": {
         "wrap": lambda model: sharded(model, None),
         "parallel": accumulated(lambda number: number == 1),
@@ -213,6 +233,11 @@ WRONG: dict[str, dict[str, Any]] = {
     "divided by one": {"wrap": divided_by(1), "parallel": without_clipping, "single": without_clipping},
     "divided by four": {"wrap": divided_by(4), "parallel": without_clipping, "single": without_clipping},
     "clipped by its own norm": {"wrap": lambda model: sharded(model, None), "parallel": clipped_by_its_own_norm},
+    "clipped under a softmax to twice the norm": {
+        "wrap": lambda model: sharded(model, None),
+        "parallel": clipped_under_a_softmax(2.0),
+        "single": clipped_under_a_softmax(1.0),
+    },
     "a parameter ignored": {"wrap": ignoring_one, "parallel": without_clipping, "single": without_clipping},
     "micro-batches are not divided": {
         "wrap": lambda model: sharded(model, None),

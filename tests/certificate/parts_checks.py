@@ -139,7 +139,7 @@ def _of_facts() -> None:
     assert (own.operation, own.index_sizes, own.free) == (x.operation, x.index_sizes, x.free)
     assert len({own, x, parts._term_of_part(pool, x, 1)}) == 3
     pool.facts = {x: (IndexFact(None, 4, "x"),)}
-    _raises(lambda: parts._term_of_part(pool, x, 0), "something is known of an index that a part takes")
+    _raises(lambda: parts._term_of_part(pool, x, 0), "something is known of a value that a part takes")
 
 
 # ------------------------------------------------------------------------------------------------ calls

@@ -52,6 +52,17 @@ def test_sums_inside_of_sums(b, leaves):
     assert equal_in_ring(b.pool, left, right)
 
 
+def test_one_function_of_equal_values_is_equal(b, leaves):
+    x, y, z, w, v = leaves.values()
+    left = matmul(b, b.mul(x, b.add(y, z)), b.sub(w, v))
+    right = b.sub(matmul(b, b.add(b.mul(x, y), b.mul(x, z)), w), matmul(b, b.mul(b.add(y, z), x), v))
+    assert left != right
+    assert equal_in_ring(b.pool, b.power(left, 0.5), b.power(right, 0.5))
+    assert not equal_in_ring(b.pool, b.power(left, 0.5), b.power(right, 1.5))
+    assert not equal_in_ring(b.pool, b.power(left, 0.5), b.power(b.scale(right, 2), 0.5))
+    assert not equal_in_ring(b.pool, b.power(left, 0.5), b.power(matmul(b, x, w), 0.5))
+
+
 def test_what_cancels_is_nothing(b, leaves):
     x, y, z, w, _ = leaves.values()
     left = b.sub(matmul(b, b.add(x, y), w), matmul(b, b.sub(y, z), w))

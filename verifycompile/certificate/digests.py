@@ -42,7 +42,7 @@ class Digests:
 
     def position(self, pool: TermPool, views: Sequence[View], rest: object) -> str:
         """Factors or summands, with what is known meanwhile: by what a lemma that applies there is found again."""
-        known = sum(map(len, pool.facts.values())), len(pool.aliases)
+        known = sum(map(len, pool.facts.values())), len(pool.aliases), len(pool.squares)
         written = [(str(v.coefficient), self.of(v.term), v.axes) for v in views]
         return digest((written, views[0].shape, rest, known))
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 
 from verifycompile.ir.build import Label, ShapeError, Signature, apply, label_sizes, refine
 from verifycompile.ir.relabel import compose, merge_digits, substitute
@@ -285,6 +286,10 @@ def sum_over(pool: TermPool, view: View, dims: Sequence[int]) -> View:
         if known is None:
             known = contract_aligned(pool, [reordered], reordered.shape, len(kept))
         pool.memo[key] = known
+        if view.term in pool.squares and isinstance(view.coefficient, Fraction) and view.coefficient > 0:
+            from verifycompile.ir.squares import note_sum_of_squares  # here, because few programs take norms
+
+            note_sum_of_squares(pool, known)
     return known
 
 

@@ -191,8 +191,8 @@ class TermPool:
     ``piecewise``: set where ranks join their shards with parts of others; else parts stay where they are.
     ``definitions``: functions of elements that are built as what they are defined by.
     ``aliases``: terms that a lemma proved equal to a view of another; they are replaced wherever they are built.
-    ``facts``: what is known of indices, the same for all that is built. What is ``noted`` meanwhile waits for
-    ``learn``.
+    ``facts``: what is known of indices, the same for all that is built, and ``squares``: terms of which no element is
+    negative. What is ``noted`` meanwhile waits for ``learn``.
     ``answers``: what was asked about these terms before, as the ring prover is; it is forgotten with ``memo``.
     ``place``: the node that is being lowered, empty elsewhere.
     ``sources``: all terms without operands, in order of creation.
@@ -213,6 +213,8 @@ class TermPool:
         self.ranges_held: dict[tuple[Term, int], bool] = {}
         self.facts: dict[Term, tuple[IndexFact, ...]] = {}
         self.noted: dict[Term, tuple[IndexFact, ...]] = {}
+        self.squares: frozenset[Term] = frozenset()
+        self.noted_squares: set[Term] = set()
         self.assumptions: dict[str, None] = {}
         self.literals: dict[tuple[float, bool], Fraction] = {}
         self.piecewise: Piecewise | None = None
@@ -270,10 +272,10 @@ class TermPool:
         return identity_view(term)
 
     def learn(self) -> bool:
-        """Take what was noted of indices for known from now on; whether that is more than was known."""
-        if self.noted == self.facts:
+        """Take what was noted for known from now on; whether that is more than was known."""
+        if self.noted == self.facts and self.noted_squares <= self.squares:
             return False
-        self.facts = dict(self.noted)
+        self.facts, self.squares = dict(self.noted), frozenset(self.noted_squares)
         self.forget()  # what was built before is built again with it
         return True
 

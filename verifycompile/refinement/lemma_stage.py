@@ -85,10 +85,11 @@ def _pairs(case: Diagnosis, different: Callable[[], Collection[str]]) -> Iterato
     chain = relations.unrelated_chain()[:_MAX_SPEC_NODES]
     for node in chain:
         twin = relations.counterpart(producer(node))
-        preferred = [] if twin is None else [twin]
-        # Another value than that of the same line may be the one: a spec given by the user has lines of its own. Where
-        # nothing can be proved any more, what is asked only tells where the programs part.
-        yield from ((node, right) for right in (preferred if different() else (*preferred, *unmatched)))
+        if twin is not None:
+            yield node, twin
+    # Another value than that of the same line may be the one: a spec given by the user has lines of its own. Where
+    # nothing can be proved any more, what is asked only tells where the programs part.
+    yield from ((node, right) for node in chain for right in (() if different() else unmatched))
     # What is done to a value that has a relation may be done to one that is computed of it in another way.
     related = dict.fromkeys(operand for node in chain for operand in node.all_input_nodes if operand not in chain)
     yield from ((left, right) for left in related for right in (() if different() else unmatched))

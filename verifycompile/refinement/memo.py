@@ -296,7 +296,7 @@ class Memo:
     def _description(self, term: Term) -> Hashable:
         """All that a proof may use of an opaque term. An input of whole numbers may be used as an index as it is."""
         kind = "real" if term.operation is DEFINED or term in self._real else term.operation
-        return kind, term.shape, tuple(self.pool.facts.get(term, ()))
+        return kind, term.shape, tuple(self.pool.facts.get(term, ())), term in self.pool.squares
 
     # -- a new part
 

@@ -71,9 +71,26 @@ def equal_in_ring(pool: TermPool, left: View, right: View) -> bool:
     known = pool.answers.get(key)
     if known is None:
         started = time.perf_counter()
-        known = pool.answers[key] = left == right or (_may_be_equal(left, right) and _is_equal(pool, left, right))
+        operands = _operands_of_one_function(left, right)
+        known = pool.answers[key] = _is_found_equal(pool, left, right) or (
+            len(operands) > 0 and all(_is_found_equal(pool, one, other) for one, other in operands)
+        )
         _durations.append(time.perf_counter() - started)
     return bool(known)
+
+
+def _is_found_equal(pool: TermPool, left: View, right: View) -> bool:
+    return left == right or (_may_be_equal(left, right) and _is_equal(pool, left, right))
+
+
+def _operands_of_one_function(left: View, right: View) -> list[tuple[View, View]]:
+    """What one function of elements, as a root, is taken of on both sides; empty where it is none."""
+    one, other = left.term, right.term
+    is_one = (one.operation, one.attributes, left.coefficient) == (other.operation, other.attributes, right.coefficient)
+    if not is_one or _is_linear(one) or any(t.summed or t.cores or t.fresh for t in (one, other)):
+        return []
+    first, second = open_view(left).operands, open_view(right).operands
+    return list(zip(first, second, strict=True)) if len(first) == len(second) else []
 
 
 def take_durations() -> list[float]:
