@@ -55,16 +55,18 @@ def refuse_unverified_runs(
             if asks(compiler):
                 raise UsageError("VC310", _NO_GRAPH.format(frame.function))
             return
-        if frame.is_whole and not frame.was_accepted and has_spec(compiler):
+        limit = _LIMIT.search(frame.reason)
+        is_refused = frame.was_accepted or (frame.is_whole and limit is not None and asks(compiler))
+        if frame.is_whole and not is_refused and has_spec(compiler):
             raise UsageError("VC305", _IN_PARTS.format(frame.function, frame.reason))
         if frame.breaks_at_once:
             return
-        if not frame.was_accepted:
+        if not is_refused:
             _tell_once(frame, tell or _warn)
             return
-        message = f"`{frame.function}` was verified for other inputs and would run as it is now: {frame.reason}"
+        known = "was verified for other inputs" if frame.was_accepted else "was never verified"
+        message = f"`{frame.function}` {known} and would run as it is now: {frame.reason}"
         place = SourceLocation(frame.file, frame.line, function=frame.function)
-        limit = _LIMIT.search(frame.reason)
         notes = () if limit is None else (_RAISE_LIMIT.format(limit[0]),)
         _refuse(message, only_warns(compiler), place, notes=notes)
 
@@ -165,13 +167,14 @@ def _refuse(
     raise refused
 
 
-_told: set[tuple[str, int]] = set()
+_told: set[tuple[str, str, int]] = set()
 
 
 def _tell_once(frame: EagerFrame, tell: Callable[[EagerFrame], None]) -> None:
-    if not dist.is_available() or not dist.is_initialized() or (frame.file, frame.line) in _told:
+    key = frame.qualified, frame.file, frame.line
+    if not dist.is_available() or not dist.is_initialized() or key in _told:
         return
-    _told.add((frame.file, frame.line))
+    _told.add(key)
     tell(frame)
 
 

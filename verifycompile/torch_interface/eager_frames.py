@@ -24,9 +24,10 @@ import torch._dynamo.eval_frame
 from torch._dynamo import trace_rules
 from torch._dynamo.backends.distributed import DDPOptimizer
 from torch._dynamo.code_context import code_context
-from torch._dynamo.convert_frame import CatchErrorsWrapper, ConvertFrameAssert, has_tensor_in_frame
+from torch._dynamo.convert_frame import CatchErrorsWrapper, ConvertFrameAssert, has_tensor_in_frame, input_codes
 from torch._dynamo.output_graph import OutputGraph
-from torch._dynamo.types import ConvertFrameReturn
+from torch._dynamo.eval_frame import set_code_exec_strategy
+from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
 
 from verifycompile.torch_interface.dynamo import Frame
 from verifycompile.torch_interface.handed_over import keep_handed_over
@@ -34,7 +35,7 @@ from verifycompile.torch_interface.observation import is_installed
 from verifycompile.torch_interface.own_compilation import own_compilation
 from verifycompile.torch_interface.returned import held_sum
 from verifycompile.torch_interface.source import is_user_file
-from verifycompile.torch_interface.whole_program import is_function_given
+from verifycompile.torch_interface.whole_program import AROUND_TORCH, is_function_given
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +93,8 @@ _breaks_at_once: contextvars.ContextVar[bool] = contextvars.ContextVar("breaks_a
 """Whether the frame that was compiled last has a graph break before all that it computes: no backend was called."""
 _compilers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 """Compilers that had a frame accepted, by identity."""
+_marked: list[weakref.ref[types.CodeType]] = []
+"""Code that Dynamo was told, by compilations that nothing watches, to leave to Python whoever runs it."""
 _ACCEPTED = "verifycompile.accepted"
 
 
@@ -124,7 +127,8 @@ def accept(frame: Frame, compiler: Any) -> None:
 
 def _owner(code: types.CodeType, values: Mapping[str, Any]) -> Any:
     """Whose frame it is: torch's own code (``Module._call_impl``) is shared by all modules."""
-    return code if is_user_file(code.co_filename) else values.get("self", code)
+    name = "fn" if code is AROUND_TORCH else "self"
+    return code if is_user_file(code.co_filename) else values.get(name, code)
 
 
 def _is_accepted(frame: Any) -> bool:
@@ -183,9 +187,14 @@ def _install() -> None:
             return result
         if watch is not None:
             _tell(watch, compiler, frame, result.skip_reason or "", failure)
-        if _is_accepted(frame) or (watch is not None and is_user_file(frame.f_code.co_filename)):
-            # A mark on the code, by this compilation or another one, would let later frames run without being asked.
+            # What the frame calls is asked for as ever, also where Dynamo leaves that alone past a recompile limit.
+            strategy = result.frame_exec_strategy
+            result.frame_exec_strategy = FrameExecStrategy(strategy.cur_action, FrameAction.DEFAULT)
+        # A mark on the code, by this compilation or another one, would let later frames run without being asked.
+        if _is_accepted(frame) or (_is_below_watched(watch) and _is_of_program(frame.f_code)):
             result.apply_to_code = False
+        elif watch is None and result.apply_to_code:
+            _keep_marked(frame.f_code)
         return result
 
     def from_stance_of_watched(callback: Any) -> Any:
@@ -201,12 +210,42 @@ def _install() -> None:
         watch = None if compiler is None else _watch_over(compiler)
         if watch is None:
             return from_stance(callback)
+        _take_marks_away()
         return _callback_under_watch(watch, callback, compiler, from_stance(callback))
 
+    for reference in input_codes.seen:
+        if (code := reference()) is not None:
+            _keep_marked(code)
     ConvertFrameAssert.__call__ = convert_and_remember
     CatchErrorsWrapper._handle_skip = handle_skip_and_tell
     OutputGraph.compile_subgraph = compile_subgraph_and_remember
     torch._dynamo.eval_frame._callback_from_stance = from_stance_of_watched
+
+
+def _keep_marked(code: types.CodeType) -> None:
+    if not trace_rules.check(code):
+        _marked.append(weakref.ref(code))
+
+
+def _take_marks_away() -> None:
+    """Before a watched program runs: what other compilations made of its code says nothing about it."""
+    while _marked:
+        if (code := _marked.pop()()) is not None:
+            set_code_exec_strategy(code, FrameExecStrategy(FrameAction.DEFAULT, FrameAction.DEFAULT))
+
+
+def _is_below_watched(watch: Watch | None) -> bool:
+    """Whether a watched program runs: that of ``watch``, or one that calls what is compiled by something else."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while watch is None and frame is not None:
+        if frame.f_code.co_name == "compile_wrapper":
+            watch = _watch_over(_compiler_of(frame.f_locals.get("prior")))
+        frame = frame.f_back
+    return watch is not None
+
+
+def _is_of_program(code: types.CodeType) -> bool:
+    return is_user_file(code.co_filename) or is_function_given(code)
 
 
 def _callback_under_watch(watch: Watch, callback: Any, compiler: Any, in_stance: Any) -> Any:
@@ -281,14 +320,18 @@ def _tell(watch: Watch, compiler: Any, frame: Any, reason: str, failure: str = "
     if any(text in reason for text in _HARMLESS) and not has_no_graph:
         return
     is_generated = code.co_filename == "<string>" and code.co_name.startswith("__")  # as dataclasses do
-    if not accepted and (is_generated or not is_user_file(code.co_filename) or not has_tensor_in_frame(frame)):
+    if not accepted and (is_generated or not _is_of_program(code) or not has_tensor_in_frame(frame)):
         return
     watch.seen(compiler, _eager_frame(frame, _text(reason, failure), is_whole=is_whole, has_no_graph=has_no_graph))
 
 
 def _eager_frame(frame: Any, reason: str, **known: bool) -> EagerFrame:
     accepted, held = _is_accepted(frame), held_sum(frame.f_locals.items)
-    return EagerFrame(*_place(frame.f_code), reason, accepted, **known, held_sum=held)
+    place = _place(frame.f_code)
+    if frame.f_code is AROUND_TORCH:
+        given = frame.f_locals["fn"]
+        place = (getattr(given, "__name__", type(given).__name__), type(given).__qualname__, *place[2:])
+    return EagerFrame(*place, reason, accepted, **known, held_sum=held)
 
 
 def _place(code: types.CodeType) -> tuple[str, str, str, int]:
@@ -321,6 +364,8 @@ def _tell_of_disabled(callback: Any, caller: types.FrameType) -> None:
     if watch is None or around is None:
         return
     code = getattr(function, "__code__", None)
+    if code is not None and is_function_given(code):
+        watch.seen(compiler, EagerFrame(*_place(code), _DISABLED, was_accepted=False, is_whole=True))
     if isinstance(function, types.FunctionType) and is_user_file(function.__code__.co_filename):
         named = dict(zip(function.__code__.co_varnames, values["args"], strict=False))
         given = {**named, **values["kwargs"], function.__name__: function}

@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import nn
 from torch._dynamo.convert_frame import CatchErrorsWrapper
+from torch._dynamo.external_utils import wrap_inline
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from verifycompile.torch_interface.frame_guards import verify_again_unless
@@ -28,8 +29,9 @@ def is_whole_program(code: types.CodeType) -> bool:
 
 
 def is_function_given(code: types.CodeType) -> bool:
-    """The same of a function of the user's: torch's own code around it, as that of a wrapper, may be in parts."""
-    return _is_of_user(code) and is_whole_program(code)
+    """The same of a function of the user's, or of one of torch's: torch's code around it, as that of a wrapper, may be
+    in parts."""
+    return (_is_of_user(code) or code is AROUND_TORCH) and is_whole_program(code)
 
 
 def hooks_around_program() -> tuple[str, ...]:
@@ -71,6 +73,10 @@ def _is_of_user(code: types.CodeType) -> bool:
     return is_user_file(path) and not is_standard
 
 
+AROUND_TORCH: types.CodeType = next(
+    item for item in wrap_inline.__code__.co_consts if isinstance(item, types.CodeType)
+)
+"""In which torch puts each function and module of its own that is given: they all run this code."""
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 
 
