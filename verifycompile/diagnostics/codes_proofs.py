@@ -189,7 +189,9 @@ CODES = (
         meaning=(
             "A function was compiled and verified, and now runs in another way: `torch.compile` has reached its "
             "recompile limit, gave the function up for these inputs, hides an error (`suppress_errors`), or is told by "
-            "a stance or a setting to run eagerly, to leave guards out, to take another backend or stored code."
+            "a stance or a setting to run eagerly, to leave guards out, to take another backend or stored code. "
+            "Past the recompile limit the same is said of a program that was never verified: torch counts every "
+            "compilation of the same code, and of all modules of its own together."
         ),
         reason="What was proved is about the graphs that were compiled. No proof speaks of this run.",
         example=(

@@ -25,8 +25,8 @@ from torch._dynamo import trace_rules
 from torch._dynamo.backends.distributed import DDPOptimizer
 from torch._dynamo.code_context import code_context
 from torch._dynamo.convert_frame import CatchErrorsWrapper, ConvertFrameAssert, has_tensor_in_frame, input_codes
-from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.eval_frame import set_code_exec_strategy
+from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
 
 from verifycompile.torch_interface.dynamo import Frame
@@ -187,14 +187,7 @@ def _install() -> None:
             return result
         if watch is not None:
             _tell(watch, compiler, frame, result.skip_reason or "", failure)
-            # What the frame calls is asked for as ever, also where Dynamo leaves that alone past a recompile limit.
-            strategy = result.frame_exec_strategy
-            result.frame_exec_strategy = FrameExecStrategy(strategy.cur_action, FrameAction.DEFAULT)
-        # A mark on the code, by this compilation or another one, would let later frames run without being asked.
-        if _is_accepted(frame) or (_is_below_watched(watch) and _is_of_program(frame.f_code)):
-            result.apply_to_code = False
-        elif watch is None and result.apply_to_code:
-            _keep_marked(frame.f_code)
+        _confine(result, frame, watch)
         return result
 
     def from_stance_of_watched(callback: Any) -> Any:
@@ -213,18 +206,27 @@ def _install() -> None:
         _take_marks_away()
         return _callback_under_watch(watch, callback, compiler, from_stance(callback))
 
-    for reference in input_codes.seen:
-        if (code := reference()) is not None:
-            _keep_marked(code)
+    _keep_marked(*filter(None, (reference() for reference in input_codes.seen)))
     ConvertFrameAssert.__call__ = convert_and_remember
     CatchErrorsWrapper._handle_skip = handle_skip_and_tell
     OutputGraph.compile_subgraph = compile_subgraph_and_remember
     torch._dynamo.eval_frame._callback_from_stance = from_stance_of_watched
 
 
-def _keep_marked(code: types.CodeType) -> None:
-    if not trace_rules.check(code):
-        _marked.append(weakref.ref(code))
+def _confine(result: ConvertFrameReturn, frame: Any, watch: Watch | None) -> None:
+    """Let what Dynamo decides of a frame that it leaves to Python decide of no other frame of a watched program."""
+    if watch is not None:
+        # What the frame calls is asked for as ever, also where Dynamo leaves that alone past a recompile limit.
+        result.frame_exec_strategy = FrameExecStrategy(result.frame_exec_strategy.cur_action, FrameAction.DEFAULT)
+    # A mark on the code, by this compilation or another one, would let later frames run without being asked.
+    if _is_accepted(frame) or (_is_below_watched(watch) and _is_of_program(frame.f_code)):
+        result.apply_to_code = False
+    elif watch is None and result.apply_to_code:
+        _keep_marked(frame.f_code)
+
+
+def _keep_marked(*codes: types.CodeType) -> None:
+    _marked.extend(weakref.ref(code) for code in codes if not trace_rules.check(code))
 
 
 def _take_marks_away() -> None:

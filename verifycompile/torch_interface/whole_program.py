@@ -29,8 +29,7 @@ def is_whole_program(code: types.CodeType) -> bool:
 
 
 def is_function_given(code: types.CodeType) -> bool:
-    """The same of a function of the user's, or of one of torch's: torch's code around it, as that of a wrapper, may be
-    in parts."""
+    """The same of a function of the user's, or of torch's own: code around it, as of a wrapper, may be in parts."""
     return (_is_of_user(code) or code is AROUND_TORCH) and is_whole_program(code)
 
 
@@ -73,9 +72,7 @@ def _is_of_user(code: types.CodeType) -> bool:
     return is_user_file(path) and not is_standard
 
 
-AROUND_TORCH: types.CodeType = next(
-    item for item in wrap_inline.__code__.co_consts if isinstance(item, types.CodeType)
-)
+AROUND_TORCH: types.CodeType = next(item for item in wrap_inline.__code__.co_consts if isinstance(item, types.CodeType))
 """In which torch puts each function and module of its own that is given: they all run this code."""
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 
