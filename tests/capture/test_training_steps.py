@@ -382,6 +382,30 @@ def test_sum_loss_under_ddp_is_refuted(mesh: DeviceMesh) -> None:
     assert finding.hint == f"multiply {value} by 2 before its backward pass at line {line} (checked)"
 
 
+def summed_and_returned(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss = F.mse_loss(model(x), y, reduction="sum")
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
+
+
+@pytest.mark.causes
+def test_sum_loss_that_is_returned_as_a_mean_is_one_finding(mesh: DeviceMesh) -> None:
+    """The loss is to be multiplied where it is computed: both what is returned and the gradients follow."""
+    placements = {"output.0": (Partial("avg"),)}
+    report = report_of(
+        summed_and_returned, summed_and_returned, wrap=DistributedDataParallel, out_placements=placements
+    )
+    assert report.verdict is Verdict.REFUTED, str(report)
+    (finding,) = report.findings
+    assert finding.impl_location is not None
+    assert finding.hint == f"multiply `loss` by 2 at line {finding.impl_location.line} (checked)"
+
+
 SCALED_LOSSES = {
     "scaled": ("leave out the multiplication by 8 at line {}", "loss = F.mse_loss(model(x), y) * 8"),
     "returned": ("divide `output.0` by 8 where it is returned", "return returned.detach()"),

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
-from torch.distributed.tensor.parallel import RowwiseParallel
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import verifycompile
 from tests.comparison.programs import LeavesPartial, Model, all_reduce, on_ranks, tensor_parallel, tokens
@@ -27,6 +27,30 @@ FILE = Path(__file__).parent / "programs.py"
 
 def hooks(model: nn.Module) -> int:
     return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in model.modules())
+
+
+class SignedSum(nn.Module):
+    """A loss whose terms cancel: rounding moves it by more than an epsilon of its own value."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+        self.factor = factor
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (self.down(torch.relu(self.up(x))) * y).sum() * self.factor
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, Verdict.VERIFIED), (1.0001, Verdict.REFUTED)])
+def test_a_scalar_is_off_only_where_more_than_two_runs_say_so(factor: float, verdict: Verdict) -> None:
+    """With this seed rounding moves the right loss 1.36 times as far as two runs do."""
+    torch.manual_seed(1)
+    spec, model = SignedSum(), SignedSum(factor)
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        parallelize_module(model, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        found = verifycompile.compare(model, (torch.randn(32, 64, 16), torch.randn(32, 64, 16)), spec=spec)
+    assert found.verdict is verdict, str(found)
+    assert [finding.output for finding in found.findings] == ([] if factor == 1.0 else ["output.0"])
 
 
 @DTYPES

@@ -17,6 +17,7 @@ from verifycompile.capture.merged_ranks import ON_RANK
 from verifycompile.cause.draft import Draft
 from verifycompile.cause.move import Move, Scene, computed, fixed, is_derivative, is_floating
 from verifycompile.program import OutputKind, Program, Role
+from verifycompile.torch_interface.evaluation import is_view
 from verifycompile.torch_interface.gradient_marks import is_written_out
 from verifycompile.torch_interface.model_lines import model_location_of
 from verifycompile.torch_interface.ranks import functional_collectives
@@ -231,13 +232,18 @@ def _factor_texts(scene: Scene, node: torch.fx.Node, ratio: Fraction, draft: Dra
 
 
 def scaled_values(scene: Scene, found: list[Fraction]) -> Iterator[Move]:
-    """Losses, for their backward pass alone, then values, from the outputs backwards, then outputs, times a ratio."""
+    """Losses, for their backward pass alone or as they are returned too, then values, then outputs, times a ratio."""
     firsts = [(root, first) for root, firsts in scene.roots.items() for first in firsts if first in scene.needed]
     counts = [scene.ranks(axes) for axes in scene.axis_sets]
     usual = dict.fromkeys(ratio for count in counts for ratio in (Fraction(count), Fraction(1, count)))
     for (root, first), ratio in itertools.product(firsts, found or usual):
         texts = functools.partial(_loss_texts, scene, root, first, ratio)
-        yield Move(("scale loss", ratio), first.name, "VC103", texts, _multiplied(first.name, float(ratio)))
+        yield Move(("scale loss", ratio), first.name, "VC103", texts, _multiplied(first.name, factor=float(ratio)))
+    returned = {_viewed(output.node) for output in scene.outputs if output.kind is OutputKind.VALUE}
+    for root, ratio in itertools.product([root for root in scene.roots if root in returned], found):
+        texts = functools.partial(_scaled_texts, scene, root, ratio)
+        names = (root.name, *(first.name for first in scene.roots[root]))
+        yield Move(("scale", ratio), root.name, "VC103", texts, _multiplied(*names, factor=float(ratio)))
     for node in reversed(scene.calls):
         if computed(node) and is_floating(node) and not _is_mean(node):
             yield from _scaled(scene, node, found)
@@ -251,6 +257,12 @@ def scaled_values(scene: Scene, found: list[Fraction]) -> Iterator[Move]:
             texts = fixed(f"{what} is {_times(ratio)}", _mended(what, ratio) + place)
             change = _output_multiplied(output.name, float(ratio))
             yield Move(("scale", ratio), output.node.name, "VC103", texts, change, is_late=True)
+
+
+def _viewed(node: torch.fx.Node) -> torch.fx.Node:
+    while is_view(node.target):
+        node = node.all_input_nodes[0]
+    return node
 
 
 def scaled_means(scene: Scene, found: list[Fraction]) -> Iterator[Move]:
@@ -267,7 +279,7 @@ def _scaled(scene: Scene, node: torch.fx.Node, found: list[Fraction]) -> Iterato
         return  # it is another value for the derivatives than what is returned
     for ratio in found:
         texts = functools.partial(_scaled_texts, scene, node, ratio)
-        change = _multiplied(node.name, float(ratio))
+        change = _multiplied(node.name, factor=float(ratio))
         yield Move(("scale", ratio), node.name, "VC103", texts, change, is_late=late, lacks_derivative=lacks)
 
 
@@ -431,10 +443,10 @@ def _with_factor(names: Sequence[str], ratio: Fraction) -> Callable[[Draft], Non
     return apply
 
 
-def _multiplied(name: str, factor: float) -> Callable[[Draft], None]:
+def _multiplied(*names: str, factor: float) -> Callable[[Draft], None]:
     def apply(draft: Draft) -> None:
-        own = draft.node(name)
-        draft.redirect(own, draft.insert(own, aten.mul.Tensor, (own, factor)))
+        for own in map(draft.node, names):
+            draft.redirect(own, draft.insert(own, aten.mul.Tensor, (own, factor)))
 
     return apply
 

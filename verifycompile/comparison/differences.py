@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch.distributed.tensor.placement_types import Partial, Replicate
@@ -40,6 +40,7 @@ class Comparing:
     ``layouts``: of parameters and inputs. ``proved``: of results, where a proof has told. ``scales``: by how much
     gradients of activations may be multiplied, as data-parallel ranks begin backward with their own mean. ``doubtful``:
     by how much as well, where their means are the same number by chance, and what the program ends with is right.
+    ``decided``: of a tensor's name, thresholds that rest on more runs where its own rests on a few numbers.
     """
 
     ranks: Ranks
@@ -52,6 +53,7 @@ class Comparing:
     scales: tuple[float, ...] = ()
     doubtful: tuple[float, ...] = ()
     proved: Mapping[str, Placements] = dataclasses.field(default_factory=dict[str, Placements])
+    decided: Callable[[str], Mapping[str, float]] = lambda _: {}
     _multiples: dict[int, Judged] = dataclasses.field(init=False, default_factory=dict[int, Judged])
     _seen: set[tuple[object, ...]] = dataclasses.field(init=False, default_factory=set[tuple[object, ...]])
 
@@ -82,7 +84,11 @@ class Comparing:
             self._seen.add(key)
             found: dict[int, torch.Tensor | None] = self.ranks.call("value", source)
             parts = {rank: part for rank in held[source] if (part := found.get(rank)) is not None}
-            self.found.judged.append(self._judged(name, target, held[source], parts))
+            judged = self._judged(name, target, held[source], parts)
+            if judged.exceeds and not any(item.exceeds for item in self.found.judged):
+                self.thresholds = {**self.thresholds, **self.decided(target)}
+                judged = self._judged(name, target, held[source], parts)
+            self.found.judged.append(judged)
         self.ranks.call("drop")
 
     def _pairs(self, held: Mapping[str, object], kinds: frozenset[Kind], step: int) -> Iterator[tuple[str, str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
@@ -188,7 +189,9 @@ class Question:
         )  # fmt: skip
         thresholds = reference.thresholds(epsilons, self.seeds)
         layouts = {**parameters.layouts, **{f"input.{name}": value for name, value in inputs.layouts.items()}}
-        comparing = Comparing(ranks, reference, thresholds, layouts, mesh, options, proved=layouts_of(self.proof, mesh))
+        proved = layouts_of(self.proof, mesh)
+        comparing = Comparing(ranks, reference, thresholds, layouts, mesh, options, proved=proved)
+        comparing.decided = functools.partial(reference.decided, epsilons=epsilons, seeds=self.seeds)
         departed, drew = run(comparing, self.training, batches=len(self.args), seed=self.seed)
         places = Places(named_modules(model), inner_model(model), *ranks.call("places")[first])
         alone = self._each_alone(comparing, departed)

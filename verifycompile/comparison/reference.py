@@ -20,6 +20,9 @@ from verifycompile.torch_interface.mesh import has_world
 from verifycompile.torch_interface.perturbation import epsilon_of, perturbed, unperturbed
 from verifycompile.torch_interface.random_streams import RandomStreams, seed_all
 
+_NUMBERS = 16
+"""On so many a tolerance rests before a difference is told: a scalar may move by next to nothing in two runs."""
+
 Cotangents = dict[int, torch.Tensor]
 
 
@@ -60,6 +63,7 @@ class Reference:
         self.operations: tuple[Operation, ...] = ()
         self.cotangents: list[Cotangents] = list(cotangents)
         self._norms: dict[str, float] = {}
+        self._decided: Mapping[str, float] | None = None
         self._is_saved = False
         self._seed = seed
         self._training = training
@@ -116,6 +120,16 @@ class Reference:
                 errors = sum(max(epsilon, own) for epsilon in epsilons)
                 total[name] = max(total.get(name, 0.0), errors * self.norm(name, value))
         return total
+
+    def decided(self, name: str, epsilons: tuple[float, float], seeds: int) -> Mapping[str, float]:
+        """Thresholds of more runs, of all tensors of few numbers in ``seeds`` runs; none where ``name`` has more."""
+        if self.values[name].numel() * seeds >= _NUMBERS:
+            return {}
+        if self._decided is None:
+            few = {name for name, value in self.values.items() if value.numel() * seeds < _NUMBERS}
+            found = self.thresholds(epsilons, _NUMBERS)
+            self._decided = {name: threshold for name, threshold in found.items() if name in few}
+        return self._decided
 
     def norm(self, name: str, value: torch.Tensor) -> float:
         """Of the tensor of that name, which is ``value``."""
