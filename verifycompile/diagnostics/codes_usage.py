@@ -112,7 +112,10 @@ CODES = (
             "    def __init__(self, heads, mesh):\n"
             "        self.heads = heads // mesh['tp'].size()      # a local size in the module itself"
         ),
-        fix="Give the single-device program with the option `spec`.",
+        fix=(
+            "Give the single-device program with the option `spec`. Where the number of one rank is a global "
+            "variable (`HEADS //= tp`), that spec reads it too: make it an attribute of the model first."
+        ),
         fixed_example="torch.compile(model, backend='verify', options={'spec': single_device_model})",
     ),
     Code(
