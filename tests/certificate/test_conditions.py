@@ -122,7 +122,6 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
 FUNCTIONS: Mapping[ModuleType, Collection[str]] = {
     quotients: shares_checks.FUNCTIONS,
     similar: ("_stack_axes", "_rebuild_inequality"),
-    indicator: ("is_indicator", "_is_indicator"),
     exponential: ("is_positive", "_is_positive", "is_minus_infinity", "is_positive_number", "_is_masked_sum"),
 }  # fmt: skip
 """Of a module not named here all conditions are changed; of the normal form those that say something of a value. The rest
@@ -133,6 +132,10 @@ _FASTER = "what is computed otherwise is the same"
 _NOT_ZERO = "a weight is not zero"
 _WHOLE = "a digit of the size of its dimension begins at one"
 SAME: Mapping[ModuleType, Mapping[str, str]] = {
+    indicator: {
+        "`c <= 0` for `c < 0`": "what is zero is a number, of which the sign is not asked",
+        "`digits != counter.axes[0]` for `digits != counter.axes[0] and rest`": "a sum of such counters alone is a counter",
+    },
     inequality: {
         "`weight >= 0` for `weight > 0`": _NOT_ZERO,
         "`value >= 0` for `value > 0`": _NOT_ZERO,

@@ -46,9 +46,6 @@ _INDICATOR = TermProperty(lambda term: term.operation is CONTRACT or term.operat
 
 def equal(pool: TermPool, left: View, right: View) -> View:
     """``left == right``; a value that is 0 or 1 compared with such a number is itself or its negation."""
-    for value, number in ((left, right), (right, left)):
-        if number.term is pool.unit and is_indicator(number) and is_indicator(value) and value.term is not pool.unit:
-            return negate(pool, value) if number.is_zero else value
     moved = None if pool.piecewise is None else pool.piecewise.pointwise(pool, equal, (left, right))
     if moved is not None:
         return moved
@@ -56,7 +53,7 @@ def equal(pool: TermPool, left: View, right: View) -> View:
     result = elementwise(pool, EQUAL, (), (left, right))
     if left.term is right.term is pool.unit and all(isinstance(v.coefficient, Fraction) for v in (left, right)):
         return pool.constant(ONE if left.coefficient == right.coefficient else ZERO, result.shape)
-    if left.term is not pool.unit is not right.term and is_indicator(left) and is_indicator(right):
+    if is_indicator(left) and is_indicator(right):
         return both(pool, implies(pool, left, right), implies(pool, right, left))
     if _never_equal(pool, left, right) or _never_equal(pool, right, left):
         pool.lemma_trace.append(("no-such-position", ""))
@@ -78,7 +75,7 @@ def _of_counters_on_one_side(pool: TermPool, left: View, right: View) -> tuple[V
             rest.remove(upper)
             digits, size = (*upper.axes[0], *digits), product((upper.term.index_sizes[0], size))
         if digits != counter.axes[0] and rest:
-            shape = value.shape if counter.shape == value.shape else elementwise(pool, EQUAL, (), (left, right)).shape
+            shape = elementwise(pool, EQUAL, (), (left, right)).shape
             pool.lemma_trace.append(("place-in-whole", ""))
             place = View(ONE, iota(pool, size).term, shape, (merge_digits(digits),))
             return combine(pool, rest), place
@@ -119,7 +116,7 @@ def less_equal(pool: TermPool, left: View, right: View) -> View:
 def _turned(left: View, right: View) -> tuple[View, View]:
     """``b`` and ``a`` for ``-a`` and ``-b``, which compare alike; also where one of them is a number."""
     values = [v.coefficient for v in (left, right) if v.term.operation is not UNIT]
-    turns = bool(values) and all(isinstance(c, Fraction) and c < 0 for c in values)
+    turns = all(isinstance(c, Fraction) and c < 0 for c in values)
     return (right.scaled(-ONE), left.scaled(-ONE)) if turns else (left, right)
 
 
