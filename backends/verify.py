@@ -154,6 +154,7 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
         return _unasked("it is a step of torch's own backward, which has no counterpart in the spec's Python code")
     # Here, and not above: a job under the flag compiles plain models too, for which none of this is imported.
     from verifycompile.agreement.together import ranks_together, verify_together
+    from verifycompile.capture.constructions import verify_again_where_constructions_differ
     from verifycompile.capture.spec import READ
     from verifycompile.frontends.frame import CompiledFrame
 
@@ -163,6 +164,8 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
             keep_operators(spec, implementation)
             return _unasked("its operators are listed instead")
         found = verify_together(spec, implementation, options, channel)
+    if options.spec is None:
+        verify_again_where_constructions_differ(frame)
     if not found and any(isinstance(value, torch.SymInt) for value in example_inputs):
         found = noted(found, _OPEN_SIZES)
     names = () if captured.results is None else captured.results.names

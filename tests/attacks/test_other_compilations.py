@@ -92,6 +92,41 @@ class Model(torch.nn.Module):
 call(compiled(Model(), lambda x: torch.tanh(x)), torch.randn(2, 3))
 """,
 }
+# A graph that was verified for one model is right for another one only where their specs are the same.
+_HEADS = """
+import copy, pickle
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+class Heads(torch.nn.Module):
+    def __init__(self, heads, number=0):
+        super().__init__()
+        self.heads, self.number = heads, number
+        self.q, self.o = torch.nn.Linear(8, 8, bias=False), torch.nn.Linear(8, 8, bias=False)
+    def forward(self, x):
+        q = torch.softmax(self.q(x).view(*x.shape[:2], self.heads, -1), -1)
+        return self.o(q.flatten(2))
+def parallel(model): return parallelize_module(model, mesh, {"q": ColwiseParallel(), "o": RowwiseParallel()})
+def halved(model):
+    model.heads //= 2
+    return model
+def checked(model): call(torch.compile(model, backend="verify", options={"inner": "eager"}), torch.randn(2, 3, 8))
+checked(halved(parallel(Heads(4))))
+"""
+LAST_RAISES |= {
+    "a model constructed with the heads of one rank behind a right one": _HEADS + "checked(parallel(Heads(2)))",
+    "a model that nobody saw constructed behind a right one": _HEADS
+    + """
+made = Heads.__new__(Heads)
+made.__dict__.update(copy.deepcopy(vars(Heads(2))))
+checked(parallel(made))
+""",
+    "the heads of a model in a list behind a right one": _HEADS
+    + """
+def step(models, x): return models[0](x)
+for model in (halved(parallel(Heads(4))), parallel(Heads(2))):
+    call(torch.compile(step, backend="verify", options={"inner": "eager"}), [model], torch.randn(2, 3, 8))
+""",
+}
+
 RAISED = {
     "a model that is disabled": "raised UsageError",
     "a model that is disabled, and not what it calls": "raised CompileUsageError",
@@ -101,7 +136,7 @@ ALL_RUN = {
     f"{name}, and nothing wrong": _MODEL + program + _AFTER.format(1)
     for name, program in MARKED.items()
     if name in ("a mode around another compilation", "no tensors in another compilation")
-}
+} | {"layers constructed alike": _HEADS + "for number in range(1, 12): checked(halved(parallel(Heads(4, number))))"}
 
 
 def test_what_runs_and_what_raises_after_other_compilations(tmp_path: Path) -> None:
