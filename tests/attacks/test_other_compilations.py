@@ -119,6 +119,20 @@ made = Heads.__new__(Heads)
 made.__dict__.update(copy.deepcopy(vars(Heads(2))))
 checked(parallel(made))
 """,
+    "the heads of a model in an object behind a right one": _HEADS
+    + """
+class Trainer:
+    def __init__(self, model): self.models = {"first": [model]}
+    def step(self, x): return self.models["first"][0](x)
+for model in (halved(parallel(Heads(4))), parallel(Heads(2))):
+    call(torch.compile(Trainer(model).step, backend="verify", options={"inner": "eager"}), torch.randn(2, 3, 8))
+""",
+    "the heads of a global model behind a right one": _HEADS
+    + """
+def step(x): return model(x)
+for model in (halved(parallel(Heads(4))), parallel(Heads(2))):
+    call(torch.compile(step, backend="verify", options={"inner": "eager"}), torch.randn(2, 3, 8))
+""",
     "the heads of a model in a list behind a right one": _HEADS
     + """
 def step(models, x): return models[0](x)

@@ -6,18 +6,18 @@ guard of Dynamo's sees: with what its modules were constructed.
 
 from __future__ import annotations
 
-import types
+import dataclasses
 import weakref
-from collections.abc import Iterable, Iterator
-from typing import Any, cast
+from typing import Any
 
-import torch
 from torch import nn
+from torch._guards import TracingContext
 
 from verifycompile.capture.numbers import asked_before, changed_since_construction
 from verifycompile.torch_interface.constructed import last_constructed, recorded, resized, separated
 from verifycompile.torch_interface.dynamo import Frame
 from verifycompile.torch_interface.frame_guards import verify_again_unless
+from verifycompile.torch_interface.sources import SourcePath
 
 
 def verify_again_where_constructions_differ(frame: Frame) -> None:
@@ -25,17 +25,17 @@ def verify_again_where_constructions_differ(frame: Frame) -> None:
 
     For the same modules nothing is compared again: how they were constructed stays, and Dynamo guards what they hold.
     """
-    roots = _modules_in(frame.locals.values())
+    paths = _roots(frame)
+    roots: list[nn.Module] = [path.value(frame) for path in paths]
     known = [_construction(root) for root in roots]
     verified = [weakref.ref(root) for root in roots]
 
     def check(local_values: dict[str, Any]) -> bool:
-        now = _modules_in(local_values.values())
-        if len(now) != len(verified):
-            return False
+        call = dataclasses.replace(frame, locals=local_values)
+        now = [path.value(call) for path in paths]
         if all(reference() is root for reference, root in zip(verified, now, strict=True)):
             return True
-        return [_construction(root) for root in now] == known
+        return all(isinstance(root, nn.Module) for root in now) and [_construction(root) for root in now] == known
 
     if roots:
         verify_again_unless([check], "the modules were constructed as those that were verified")
@@ -55,17 +55,15 @@ def _construction(root: nn.Module) -> list[object]:
     return [changed, apart, of_each]
 
 
-def _modules_in(values: Iterable[object]) -> list[nn.Module]:
-    """Those among ``values``, and those that a list, a mapping or an object among them holds."""
-    return [module for value in values for module in _held(value)]
-
-
-def _held(value: object) -> Iterator[nn.Module]:
-    if isinstance(value, nn.Module):
-        yield value
-        return
-    if isinstance(value, torch.Tensor | types.ModuleType | type):
-        return
-    held = value if isinstance(value, dict | list | tuple) else getattr(value, "__dict__", ())
-    items = held.values() if isinstance(held, dict) else held
-    yield from (item for item in cast("Iterable[object]", items) if isinstance(item, nn.Module))
+def _roots(frame: Frame) -> list[SourcePath]:
+    """Where the frame found the modules that it reads, without those that others of them hold."""
+    guards = TracingContext.get().guards_context.dynamo_guards
+    paths = dict.fromkeys(path for guard in guards if (path := SourcePath.of(guard.originating_source)) is not None)
+    found: list[SourcePath] = []
+    inside = set[int]()
+    for path in sorted(paths, key=lambda path: (len(path.steps), path.scope, path.variable, str(path.steps))):
+        value = path.value(frame)
+        if isinstance(value, nn.Module) and id(value) not in inside:
+            found.append(path)
+            inside.update(id(module) for module in value.modules())
+    return found
