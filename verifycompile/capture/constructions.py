@@ -11,13 +11,12 @@ import weakref
 from typing import Any
 
 from torch import nn
-from torch._guards import TracingContext
 
 from verifycompile.capture.numbers import asked_before, changed_since_construction
 from verifycompile.torch_interface.constructed import last_constructed, recorded, resized, separated
 from verifycompile.torch_interface.dynamo import Frame
 from verifycompile.torch_interface.frame_guards import verify_again_unless
-from verifycompile.torch_interface.sources import SourcePath
+from verifycompile.torch_interface.sources import SourcePath, paths_under_compilation
 
 
 def verify_again_where_constructions_differ(frame: Frame) -> None:
@@ -57,11 +56,11 @@ def _construction(root: nn.Module) -> list[object]:
 
 def _roots(frame: Frame) -> list[SourcePath]:
     """Where the frame found the modules that it reads, without those that others of them hold."""
-    guards = TracingContext.get().guards_context.dynamo_guards
-    paths = dict.fromkeys(path for guard in guards if (path := SourcePath.of(guard.originating_source)) is not None)
     found: list[SourcePath] = []
     inside = set[int]()
-    for path in sorted(paths, key=lambda path: (len(path.steps), path.scope, path.variable, str(path.steps))):
+    for path in sorted(
+        paths_under_compilation(), key=lambda path: (len(path.steps), path.scope, path.variable, str(path.steps))
+    ):
         value = path.value(frame)
         if isinstance(value, nn.Module) and id(value) not in inside:
             found.append(path)

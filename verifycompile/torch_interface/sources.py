@@ -8,7 +8,7 @@ from typing import Any
 import torch.fx
 from torch import nn
 from torch._dynamo import source as dynamo
-from torch._guards import Source
+from torch._guards import Source, TracingContext
 
 from verifycompile.torch_interface.constructed import Step
 from verifycompile.torch_interface.dynamo import Frame
@@ -87,6 +87,12 @@ class SourcePath:
     def dotted(self) -> str:
         """``batch.tokens`` for ``L['batch']['tokens']``."""
         return ".".join((self.variable, *(str(step) for _, step in self.steps)))
+
+
+def paths_under_compilation() -> set[SourcePath]:
+    """Of all that Dynamo guards in the frame that it compiles. Only inside a Dynamo backend."""
+    guards = TracingContext.get().guards_context.dynamo_guards
+    return {path for guard in guards if (path := SourcePath.of(guard.originating_source)) is not None}
 
 
 def _last_steps(source: Any) -> tuple[Source, tuple[Step, ...]] | None:
