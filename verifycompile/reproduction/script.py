@@ -315,14 +315,14 @@ def _module_text(module: ModuleType) -> str:
 
 
 _TOGETHER = "what all ranks run, assembled: collectives are the sums and concatenations that they compute"
-_COMMUNICATE = 'ranks communicate by `me.all_reduce(value, "sum", "tp")` and the like. '
+_COMMUNICATE = '; ranks communicate by `me.all_reduce(value, "sum", "tp")` and the like'
 
 _ABOUT = (
     "`python FILE` fails as long as the programs differ on this input, and says so once they agree. It needs torch "
     "alone. `spec` is the single-device program and `implementation` is {runs}, as torch captured them. Everything is "
     "computed in float64 on the CPU, and only what the output depends on is here. Above the lines stand the source "
-    "lines that they come from. Mend `implementation` as you mean to mend the source, and run this again; "
-    "{communicate}Then verify the mended source: this is one input."
+    "lines that they come from. Mend `implementation` as you mean to mend the source, and run this again"
+    "{communicate}. Then verify the mended source: this is one input."
 )
 
 _HELPED = (
