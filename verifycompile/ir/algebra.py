@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from verifycompile.ir.build import Label, ShapeError, Signature, apply, label_sizes, refine
-from verifycompile.ir.relabel import compose, merge_digits, substitute
+from verifycompile.ir.relabel import compose, merge_digits, permute, substitute
 from verifycompile.ir.scalar import ONE, ZERO, NonFiniteScalarError, Scalar, add, as_scalar, divide, multiply
 from verifycompile.ir.similarity import term_key
 from verifycompile.ir.size import Size, product, quotient
@@ -150,7 +150,7 @@ def contract_aligned(pool: TermPool, factors: list[View], shape: tuple[Size, ...
         coefficient = multiply(coefficient, as_scalar(shape[d]))
     live = [d for d, who in users.items() if who]
     if len(plain) == 1:
-        return _sum_single(pool, _keep_dims(plain[0], [*range(free), *live]), free).scaled(coefficient)
+        return _sum_single(pool, permute(plain[0], [*range(free), *live]), free).scaled(coefficient)
     private = {i: [d for d in live if users[d] == [i]] for i in range(len(plain))}
     if any(private.values()):
         pool.lemma_trace.append(("sum-factor", ""))
@@ -159,11 +159,11 @@ def contract_aligned(pool: TermPool, factors: list[View], shape: tuple[Size, ...
         kept = [*range(free), *shared]
         for i, factor in enumerate(plain):
             own = private[i]
-            narrowed = _keep_dims(factor, [*kept, *own])
+            narrowed = permute(factor, [*kept, *own])
             pushed.append(contract_aligned(pool, [narrowed], narrowed.shape, len(kept)) if own else narrowed)
         return contract_aligned(pool, pushed, tuple(shape[d] for d in kept), free).scaled(coefficient)
     kept = [*range(free), *live]
-    final = [_keep_dims(f, kept) for f in plain]
+    final = [permute(f, kept) for f in plain]
     for rule in pool.contraction_rules:
         rewritten = rule(pool, final, free)
         if rewritten is not None:
@@ -182,7 +182,7 @@ def _without_constant_factors(pool: TermPool, factors: list[View], free: int) ->
     pool.lemma_trace.append(("sum-factor", ""))
     inner = _nested(pool, [f for f in factors if f not in outer], free)
     kept = list(range(free))
-    return _product(pool, [*(_keep_dims(f, kept) for f in outer), inner], inner.shape)
+    return _product(pool, [*(permute(f, kept) for f in outer), inner], inner.shape)
 
 
 def _nested(pool: TermPool, factors: list[View], free: int) -> View:
@@ -200,9 +200,9 @@ def _nested(pool: TermPool, factors: list[View], free: int) -> View:
         own = [d for d in bound if users[d] == group]
         kept = [d for d in range(factors[0].rank) if d not in own]
         inner = _apply_contract(
-            pool, [_keep_dims(f, [*kept, *own]) for i, f in enumerate(factors) if i in group], len(kept)
+            pool, [permute(f, [*kept, *own]) for i, f in enumerate(factors) if i in group], len(kept)
         )
-        rest = [_keep_dims(f, kept) for i, f in enumerate(factors) if i not in group]
+        rest = [permute(f, kept) for i, f in enumerate(factors) if i not in group]
         return _without_constant_factors(pool, [*rest, inner], free)
     return _apply_contract(pool, factors, free)
 
@@ -260,13 +260,6 @@ def _split_summed(factors: list[View], shape: tuple[Size, ...], free: int) -> tu
     return [substitute(f, replacement, tuple(new_shape)) for f in factors], tuple(new_shape)
 
 
-def _keep_dims(view: View, dims: Sequence[int]) -> View:
-    """Drop all other dimensions (on which the view must not depend), in the given order."""
-    position = {d: i for i, d in enumerate(dims)}
-    axes = tuple(tuple(g if g[0] == CONSTANT else (position[g[0]], g[1], g[2]) for g in axis) for axis in view.axes)
-    return View(view.coefficient, view.term, tuple(view.shape[d] for d in dims), axes)
-
-
 # ------------------------------------------------------------------------------------------------ sums
 
 
@@ -281,7 +274,7 @@ def sum_over(pool: TermPool, view: View, dims: Sequence[int]) -> View:
     key = ("sum", view, tuple(sorted(bound)))
     known = pool.memo.get(key)
     if known is None:
-        reordered = _keep_dims(view, [*kept, *sorted(bound)])
+        reordered = permute(view, [*kept, *sorted(bound)])
         known = _whole_sum(pool, reordered, len(kept))
         if known is None:
             known = contract_aligned(pool, [reordered], reordered.shape, len(kept))
@@ -301,7 +294,7 @@ def _sum_single(pool: TermPool, view: View, free: int) -> View:
     # among other dimensions, is found again, so that a chain of layers is not summed anew for each of them.
     used = list(dict.fromkeys(digit[0] for axis in view.axes for digit in axis if digit[0] != CONSTANT))
     kept = [d for d in used if d < free]
-    narrowed = _keep_dims(view, [*kept, *(d for d in used if d >= free)])
+    narrowed = permute(view, [*kept, *(d for d in used if d >= free)])
     key = ("sum-single", narrowed, len(kept))
     known = pool.memo.get(key)
     if known is None:
@@ -385,7 +378,7 @@ def _push_linear(pool: TermPool, view: View, free: int) -> View | None:
         for i, operand in enumerate(opened.operands)
     ]
     moved = reapply(pool, view, opened, operands)
-    moved = _keep_dims(moved, [d for d in range(view.rank) if d not in movable])
+    moved = permute(moved, [d for d in range(view.rank) if d not in movable])
     rest = [d for d in bound if d not in movable]
     return sum_over(pool, moved, range(free, free + len(rest))) if rest else moved
 

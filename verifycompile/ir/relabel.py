@@ -91,7 +91,7 @@ def substitute(view: View, replacement: Mapping[int, Sequence[Digit]], shape: tu
 
 
 def permute(view: View, order: Sequence[int]) -> View:
-    """``torch.permute``: dimension ``i`` of the result is dimension ``order[i]`` of the view."""
+    """``torch.permute``: dimension ``i`` of the result is ``order[i]`` of the view, which depends on no other ones."""
     position = {old: new for new, old in enumerate(order)}
     shape = tuple(view.shape[old] for old in order)
     axes = tuple(tuple(d if d[0] == CONSTANT else (position[d[0]], d[1], d[2]) for d in axis) for axis in view.axes)
