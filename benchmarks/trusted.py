@@ -92,7 +92,7 @@ def lines_of(path: str) -> int:
 
 def room_of(path: str) -> str:
     folder = pathlib.PurePosixPath(path).parent.as_posix()
-    return "rewrites (declarations, and what they are made of)" if folder == "rewrites" else folder
+    return "rewrites (what declarations and lemmas are made of)" if folder == "rewrites" else folder
 
 
 def section(files: Mapping[str, Sequence[str]]) -> str:

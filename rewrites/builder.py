@@ -27,8 +27,8 @@ from verifycompile.ir.size import Size, normalize_size, product
 from verifycompile.ir.term import CONSTANT, Digit, IndexFact, Operation, Term, TermPool, View, constant_digits
 from verifycompile.ir.window import window_at
 from verifycompile.rewrites.operations import PAD, RESHAPE, SLICE
+from verifycompile.rewrites.parts.slices import narrow_operands
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UndefinedError, UnsupportedError
-from verifycompile.rewrites.slices import narrow_operands
 
 Number = int | float | bool | sympy.Expr
 
@@ -410,7 +410,7 @@ class Builder:
             return None
         if (count is left and comparison is not indicator.equal) or not _is_count(count):
             return None
-        from verifycompile.rewrites.reduction import reduce_extreme  # here, because it imports this module
+        from verifycompile.rewrites.operators.reduction import reduce_extreme  # here, because it imports this module
 
         opened = algebra.open_view(count)
         try:
@@ -567,7 +567,9 @@ class Builder:
         position = self.dim(view, dim)
         parts, base = self.affine_parts(start)
         if parts:
-            from verifycompile.rewrites.rank_offsets import narrow_by_coordinate  # here, because few programs slice so
+            from verifycompile.rewrites.parts.rank_offsets import (
+                narrow_by_coordinate,  # here, because few programs slice so
+            )
 
             return narrow_by_coordinate(self, view, position, parts, base, length)  # pyright: ignore[reportArgumentType]  # this class
         key = (view, position, base, length)
@@ -608,7 +610,9 @@ class Builder:
                 return self.pool.piecewise.narrowed(self.pool, view, position, base, length)
             computed = self._narrow_operands(view, position, base, length, elementwise=False)
             if computed is None and view.term.operation is algebra.CONTRACT and isinstance(length, int):
-                from verifycompile.rewrites.bounded_sums import narrowed_sum  # here, because few sums are sliced so
+                from verifycompile.rewrites.parts.bounded_sums import (
+                    narrowed_sum,  # here, because few sums are sliced so
+                )
 
                 computed = narrowed_sum(self.pool, view, position, base, length)
             return computed or self.along(SLICE, (base, 1), view, dim, length)
@@ -711,7 +715,7 @@ class Builder:
         """A sum under comparisons with places, with zeros around it; None for any other value."""
         if view.term.operation is not algebra.CONTRACT:
             return None
-        from verifycompile.rewrites.bounded_sums import padded_sum  # here, because few sums are padded
+        from verifycompile.rewrites.parts.bounded_sums import padded_sum  # here, because few sums are padded
 
         return padded_sum(self.pool, view, position, start, total)
 
@@ -727,11 +731,13 @@ class Builder:
                 return bounded
         joined = join_pieces(views, position)
         if joined is None and len(views) > 1 and len({(view.shape, view.coefficient) for view in views}) == 1:
-            from verifycompile.rewrites.similar import join_similar  # here, because few programs join similar values
+            from verifycompile.rewrites.parts.similar import (
+                join_similar,  # here, because few programs join similar values
+            )
 
             joined = join_similar(self.pool, views, position)
         if joined is None and window_at(views[0], position) is not None:
-            from verifycompile.rewrites.ranges import join_windows  # here, because few programs join windows
+            from verifycompile.rewrites.parts.ranges import join_windows  # here, because few programs join windows
 
             joined = join_windows(self.pool, views, position)
         if joined is not None:

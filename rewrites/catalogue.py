@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from verifycompile.ir.term import CombinationRule, TermPool, View
-from verifycompile.rewrites import padded_pieces, places, similar
 from verifycompile.rewrites.finders import (
     counters,
     distribution,
@@ -19,6 +18,7 @@ from verifycompile.rewrites.finders import (
     shares,
 )
 from verifycompile.rewrites.finders.finder import ProductFinder
+from verifycompile.rewrites.parts import padded_pieces, places, similar
 
 CONTRACTION_LEMMAS: tuple[ProductFinder, ...] = (
     counters.equal_counters,

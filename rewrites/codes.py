@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 
-from verifycompile.rewrites import padded_pieces, places, similar
 from verifycompile.rewrites.lemmas.functions import FUNCTION_LAWS
 from verifycompile.rewrites.lemmas.normal_form import NORMAL_FORM
 from verifycompile.rewrites.lemmas.table import TABLE
+from verifycompile.rewrites.parts import padded_pieces, places, similar
 from verifycompile.rewrites.steps import STEPS
 
 MATCHING_LEMMAS = (similar.sum_similar, padded_pieces.sum_padded, places.places_in_parts)

@@ -128,7 +128,7 @@ def _lines() -> Iterator[str]:
     yield _DECLARATIONS
     yield "| family | operators |\n|---|---|"
     families.load()
-    files = [pathlib.Path(declaration.location.rsplit(":", 1)[0]).name for declaration in declarations().values()]
+    files = ["/".join(pathlib.Path(d.location.rsplit(":", 1)[0]).parts[-2:]) for d in declarations().values()]
     for file, count in sorted(collections.Counter(files).items()):
         yield f"| `rewrites/{file}` | {count} |"
     yield ""

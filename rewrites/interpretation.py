@@ -18,11 +18,11 @@ from verifycompile.ir.indicator import NOT
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import Operation, TermPool, View
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.elementwise import FUNCTIONS
 from verifycompile.rewrites.lemmas.functions import DEFINITIONS
 from verifycompile.rewrites.lemmas.lemma import Lemma, Pattern
 from verifycompile.rewrites.operations import MINIMUM
-from verifycompile.rewrites.sigmoids import LOG_SIGMOID
+from verifycompile.rewrites.operators.elementwise import FUNCTIONS
+from verifycompile.rewrites.operators.sigmoids import LOG_SIGMOID
 
 NUMBERS = {"minus_one": Fraction(-1), "half": Fraction(1, 2), "two": Fraction(2)}
 

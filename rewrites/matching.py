@@ -40,7 +40,7 @@ class MatchingLemma:
     def location(self) -> str:
         """File and function of the rule."""
         file = Path(inspect.getsourcefile(self.rule) or "")
-        return f"rewrites/{file.name}: {getattr(self.rule, '__name__', '')}"
+        return f"rewrites/{file.parent.name}/{file.name}: {getattr(self.rule, '__name__', '')}"
 
 
 def matching_lemma(code: str, name: str) -> Callable[[Rule], MatchingLemma]:

@@ -49,12 +49,12 @@ STEPS = (
     ),
     Step(
         "VL59", "neighbouring-windows", "adjacent windows, concatenated, are one window",
-        "rewrites/ranges.py: join_windows",
+        "rewrites/parts/ranges.py: join_windows",
     ),
     Step(
         "VL60", "concatenation-of-pieces",
         "the concatenation of terms that differ only in the piece that they read is the term of all pieces",
-        "rewrites/similar.py: join_similar",
+        "rewrites/parts/similar.py: join_similar",
     ),
     Step(
         "VL61", "piece-of-concatenation",
@@ -72,7 +72,7 @@ STEPS = (
     Step(
         "VL68", "slice-of-operands", "positions s to s + n of what is computed position by position are computed from "
         "positions s to s + n of each operand",
-        "rewrites/slices.py: narrow_operands",
+        "rewrites/parts/slices.py: narrow_operands",
     ),
     Step(
         "VL67", "sum-of-part", "the sum of a part is that part of the sum over another index",
@@ -111,35 +111,35 @@ STEPS = (
     Step(
         "VL190", "limit-of-a-counter",
         "a limit that all numbers of a counter keep changes none of them, and one that none keeps is what all become",
-        "rewrites/limits.py: limited",
+        "rewrites/operators/limits.py: limited",
     ),
     Step(
         "VL91", "windows-of-different-places",
         "what is done to each position of windows of different places is the window of what is done to the longest "
         "stretch on which all of their operands are known",
-        "rewrites/piecewise.py: _joint",
+        "rewrites/parts/piecewise.py: _joint",
     ),
     Step(
         "VL92", "pieces-outside",
         "what is done to each position of a concatenation is the concatenation of what is done to the pieces",
-        "rewrites/piecewise.py: _split",
+        "rewrites/parts/piecewise.py: _split",
     ),
     Step(
         "VL95", "range-within-reach",
         "a mask on a range changes no product with a matrix of sliding windows that is zero outside of the range, nor "
         "what is read of one where the matrix is zero outside of it",
-        "rewrites/sliding.py: without_implied_range, read_only, read_together",
+        "rewrites/parts/sliding.py: without_implied_range, read_only, read_together",
     ),
     Step(
         "VL96", "sliding-windows-of-a-part",
         "a stretch of the windows, or of the line, of a matrix of sliding windows is one with another padding",
-        "rewrites/sliding.py: stretched",
+        "rewrites/parts/sliding.py: stretched",
     ),
     Step(
         "VL171", "counters-go-on",
         "a value that reads a dimension through counters alone is part of the one with counters that go on in both "
         "directions",
-        "rewrites/stretched_counters.py: stretched_counters",
+        "rewrites/parts/stretched_counters.py: stretched_counters",
     ),
     Step(
         "VL149", "place-in-whole",
@@ -149,7 +149,7 @@ STEPS = (
     Step(
         "VL148", "best-of-best",
         "the k best of all elements are the k best of those that are among the k best, or more, of their part",
-        "rewrites/ordering.py: _of_parts",
+        "rewrites/operators/ordering.py: _of_parts",
     ),
     Step(
         "VL170", "placed-part",

@@ -210,7 +210,7 @@ class Program:
     ``own``: of a program that this process captured, what it knows of its rank.
     ``doubt``: of a recovered spec, asks whether another reading of the model's numbers gives another one; called where
     the programs are not proved equal.
-    ``piecewise``: values are assembled from parts that end within shards, see ``rewrites/piecewise.py``.
+    ``piecewise``: values are assembled from parts that end within shards, see ``rewrites/parts/piecewise.py``.
     ``by_definition``: functions are written by exponentials and logarithms, as laws of the table define them.
     ``styles``: the modules of a model to which ``parallelize_module`` was applied, by path.
     ``captured_elsewhere``: a rank has no other objects than its graph uses, and waits for no message that is not used.

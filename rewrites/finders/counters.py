@@ -15,7 +15,6 @@ from verifycompile.ir.relabel import UnalignedError, extract, merge_digits
 from verifycompile.ir.scalar import as_scalar
 from verifycompile.ir.size import Size, product
 from verifycompile.ir.term import Axis, TermPool, View
-from verifycompile.rewrites.beside_masks import positions_compared
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal
 from verifycompile.rewrites.lemmas.indicators import (
     COMPARED_DIGITS,
@@ -26,6 +25,7 @@ from verifycompile.rewrites.lemmas.indicators import (
 )
 from verifycompile.rewrites.lemmas.read import counts
 from verifycompile.rewrites.lemmas.substitution import Substitution
+from verifycompile.rewrites.parts.beside_masks import positions_compared
 
 
 def _equal_counters(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:

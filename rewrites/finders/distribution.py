@@ -9,9 +9,9 @@ from verifycompile.ir.exponential import EXPONENTIAL, POWER, is_positive
 from verifycompile.ir.term import UNIT, TermPool, View
 from verifycompile.rewrites.finders.arithmetic import integer_leaves, is_arithmetic
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal, whole_view
-from verifycompile.rewrites.index_arithmetic import implied
 from verifycompile.rewrites.lemmas.products import DISTRIBUTE
 from verifycompile.rewrites.lemmas.substitution import Substitution
+from verifycompile.rewrites.side_conditions.index_arithmetic import implied
 
 _MAX_SUMS = 2
 """A product of more sums that could be split is left as it is: a mean square has no more, and of ``y = y * y + w``,

@@ -13,7 +13,6 @@ from verifycompile.ir.indicator import EQUAL
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import Term, TermPool, View
 from verifycompile.ir.whole_dims import whole_dim
-from verifycompile.rewrites.beside_masks import applied, is_elementwise, is_given, looked_up_by, positions_compared
 from verifycompile.rewrites.finders.arithmetic import integer_leaves
 from verifycompile.rewrites.finders.distribution import distributed
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal, whole_view
@@ -21,6 +20,13 @@ from verifycompile.rewrites.finders.one_hot import merged_indicators
 from verifycompile.rewrites.lemmas.build import build
 from verifycompile.rewrites.lemmas.indicators import LOOK_UP_INSIDE, LOOKED_UP, MASKS_JOIN_SUM
 from verifycompile.rewrites.lemmas.substitution import Factors, Substitution
+from verifycompile.rewrites.parts.beside_masks import (
+    applied,
+    is_elementwise,
+    is_given,
+    looked_up_by,
+    positions_compared,
+)
 
 
 def lookup_parts(view: View, shape: tuple[Size, ...]) -> tuple[View, int] | None:

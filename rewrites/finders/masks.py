@@ -13,12 +13,12 @@ from verifycompile.ir.inequality import AT_MOST, whole_at_most
 from verifycompile.ir.scalar import ONE
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import CONSTANT, TermPool, View
-from verifycompile.rewrites.beside_masks import may_decide, may_hold, may_look_up, with_one_for
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal, SumFinder, factors_without, whole_view
 from verifycompile.rewrites.lemmas.indicators import BESIDE_MASK, MASK_OF_MASKED, MASK_ONCE, SAME_TRUTH
 from verifycompile.rewrites.lemmas.products import OPEN_SUM
 from verifycompile.rewrites.lemmas.ranges import MASKS_THAT_EXCLUDE
 from verifycompile.rewrites.lemmas.substitution import Factors, Substitution
+from verifycompile.rewrites.parts.beside_masks import may_decide, may_hold, may_look_up, with_one_for
 from verifycompile.rewrites.registry import UnsupportedError
 
 

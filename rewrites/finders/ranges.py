@@ -14,8 +14,8 @@ from verifycompile.ir.window import RANGE
 from verifycompile.rewrites.finders.finder import Proposal, SumFinder, whole_view
 from verifycompile.rewrites.lemmas.ranges import NEIGHBOURING_RANGES, NEIGHBOURING_WINDOWS
 from verifycompile.rewrites.lemmas.substitution import Factors, Substitution
-from verifycompile.rewrites.sliding import masked_dim, span_of
-from verifycompile.rewrites.sliding_matrix import LINE, WINDOWS, Matrix, axis_along, matrix_of
+from verifycompile.rewrites.parts.sliding import masked_dim, span_of
+from verifycompile.rewrites.parts.sliding_matrix import LINE, WINDOWS, Matrix, axis_along, matrix_of
 
 _DEPTH = 3
 """Of products among the factors of products."""

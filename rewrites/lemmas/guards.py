@@ -10,13 +10,13 @@ from verifycompile.ir.indicator import is_indicator
 from verifycompile.ir.sign import is_nonnegative, is_positive_sum
 from verifycompile.ir.size import product
 from verifycompile.ir.term import TermPool, View, facts_of
-from verifycompile.rewrites import formula
-from verifycompile.rewrites.index_arithmetic import Translator, UntranslatableError, equivalent, implied
 from verifycompile.rewrites.lemmas.build import build, build_product
 from verifycompile.rewrites.lemmas.lemma import Guard, Pattern
 from verifycompile.rewrites.lemmas.read import Shape, counts
 from verifycompile.rewrites.lemmas.substitution import Factors, Substitution
-from verifycompile.rewrites.solver import holds
+from verifycompile.rewrites.side_conditions import formula
+from verifycompile.rewrites.side_conditions.index_arithmetic import Translator, UntranslatableError, equivalent, implied
+from verifycompile.rewrites.side_conditions.solver import holds
 
 
 def is_met(pool: TermPool, guard: Guard, shape: Shape, substitution: Substitution) -> bool:
@@ -47,7 +47,7 @@ def _is_independent(pool: TermPool, shape: Shape, substitution: Substitution, na
 
 
 def _is_within(pool: TermPool, shape: Shape, substitution: Substitution, name: str, index: str) -> bool:
-    from verifycompile.rewrites.bounds import within  # here, because it imports what lemmas are built by
+    from verifycompile.rewrites.operators.bounds import within  # here, because it imports what lemmas are built by
 
     (view,) = substitution.values[name]
     size = product(shape[dim] for dim in substitution.indices[index])
@@ -84,7 +84,9 @@ def _of_truths(holds_of: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _is_beside(pool: TermPool, shape: Shape, given: Substitution, mask: Pattern, value: str, other: str) -> bool:
-    from verifycompile.rewrites.beside_masks import with_one_for  # here, because few masks stand in what is beside them
+    from verifycompile.rewrites.parts.beside_masks import (
+        with_one_for,  # here, because few masks stand in what is beside them
+    )
 
     one = build(pool, mask, shape, given)
     left, right = (build_product(pool, name, shape, given) for name in (value, other))
@@ -114,7 +116,12 @@ def _reads(
     *ends: str,
 ) -> bool:  # fmt: skip
     """Whether two ranges of the line differ only where the matrix is zero for these windows."""
-    from verifycompile.rewrites.sliding_matrix import LINE, WINDOWS, axis_along, matrix_of  # here, because few are read
+    from verifycompile.rewrites.parts.sliding_matrix import (  # here, because few are read
+        LINE,
+        WINDOWS,
+        axis_along,
+        matrix_of,
+    )
 
     (view,) = substitution.values[name]
     matrix = matrix_of(view)

@@ -15,8 +15,8 @@ from tests.lemmas.conditions import Check
 from verifycompile.certificate import Certificate, CertificateCheck, check_certificate
 from verifycompile.certificate import check as checker
 from verifycompile.certificate.lemma_steps import LemmaSteps
-from verifycompile.rewrites.formula import index
-from verifycompile.rewrites.solver import Question
+from verifycompile.rewrites.side_conditions.formula import index
+from verifycompile.rewrites.side_conditions.solver import Question
 
 EQUALITIES, STEPS, FACTS = "equalities of the e-graph", "steps", "facts of the solver"
 

@@ -403,9 +403,9 @@ def test_a_wrong_fact_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
         found = torch.nn.functional.embedding((x - start).masked_fill(outside, 0), table)
         return reduce_out(found.masked_fill(outside[:, None], 0.0), mesh)
 
-    monkeypatch.setattr("verifycompile.rewrites.solver.follows", lambda _: True)
-    monkeypatch.setattr("verifycompile.rewrites.solver._answers", {})
-    monkeypatch.setattr("verifycompile.rewrites.solver.counterexample", lambda *_: None)
+    monkeypatch.setattr("verifycompile.rewrites.side_conditions.solver.follows", lambda _: True)
+    monkeypatch.setattr("verifycompile.rewrites.side_conditions.solver._answers", {})
+    monkeypatch.setattr("verifycompile.rewrites.side_conditions.solver.counterexample", lambda *_: None)
     unseen = SecondLook(done=False, text="not done")
     monkeypatch.setattr("verifycompile.two_programs.look_again", lambda *_: (unseen, None))
     report = verify_functions(

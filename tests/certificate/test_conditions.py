@@ -78,7 +78,7 @@ from verifycompile.refinement import (
     placement,
     quotients,
 )
-from verifycompile.rewrites import padded_pieces, places, similar
+from verifycompile.rewrites.parts import padded_pieces, places, similar
 
 _WHOLE_VALUES = "test_whole_concatenations_and_windows_are_what_they_are_said_to_be"
 CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {

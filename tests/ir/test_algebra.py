@@ -24,9 +24,9 @@ from verifycompile.ir.term import TermPool, View
 from verifycompile.ir.validate import validate
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, product_lemma
-from verifycompile.rewrites.complex_numbers import POLAR
 from verifycompile.rewrites.operations import COMPLEX
-from verifycompile.rewrites.reduction import reduce_extreme
+from verifycompile.rewrites.operators.complex_numbers import POLAR
+from verifycompile.rewrites.operators.reduction import reduce_extreme
 
 # ------------------------------------------------------------------------------------------------ values
 

@@ -15,8 +15,8 @@ from verifycompile.ir.exponential import MAXIMUM
 from verifycompile.ir.term import TermPool, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.catalogue import product_lemma
-from verifycompile.rewrites.elementwise import FUNCTIONS, choose
 from verifycompile.rewrites.operations import MINIMUM
+from verifycompile.rewrites.operators.elementwise import FUNCTIONS, choose
 
 ROWS, WORDS = 2, 4
 VALUES = range(-1, WORDS + 1)

@@ -12,12 +12,12 @@ from tests.ir.evaluate import Evaluator
 from verifycompile.ir.exponential import is_minus_infinity, is_positive, is_positive_number
 from verifycompile.ir.scalar import ONE, as_scalar
 from verifycompile.ir.term import TermPool, View
-from verifycompile.rewrites.attention import attention, attention_backward
-from verifycompile.rewrites.attention_kernels import cudnn_attention, cudnn_attention_backward
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.diagonals import triangle
-from verifycompile.rewrites.elementwise import choose
-from verifycompile.rewrites.softmax import softmax_of
+from verifycompile.rewrites.operators.attention import attention, attention_backward
+from verifycompile.rewrites.operators.attention_kernels import cudnn_attention, cudnn_attention_backward
+from verifycompile.rewrites.operators.diagonals import triangle
+from verifycompile.rewrites.operators.elementwise import choose
+from verifycompile.rewrites.operators.softmax import softmax_of
 
 KEEP = torch.tensor([[True, False, True], [False, True, True]])
 

@@ -17,10 +17,10 @@ from tests.ir.evaluate import Evaluator
 from tests.ir.validate_terms import validate_pool
 from verifycompile.ir import algebra, relabel
 from verifycompile.ir.term import TermPool, View
-from verifycompile.rewrites import indexing
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.catalogue import product_lemma
-from verifycompile.rewrites.elementwise import choose
+from verifycompile.rewrites.operators import indexing
+from verifycompile.rewrites.operators.elementwise import choose
 from verifycompile.rewrites.registry import UnsupportedError
 
 RANK = sympy.Symbol("u0", integer=True, nonnegative=True)

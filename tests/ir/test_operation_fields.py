@@ -20,14 +20,14 @@ from verifycompile.ir.similarity import frame
 from verifycompile.ir.term import UNIT, Operation, TermPool, View, identity_view
 from verifycompile.ir.window import WINDOW
 from verifycompile.rewrites.builder import PAD, RESHAPE, SLICE, UNKNOWN, Builder
-from verifycompile.rewrites.counted import number_of_places
-from verifycompile.rewrites.distinct import SORT, TOPK
-from verifycompile.rewrites.elementwise import FUNCTIONS, choose
-from verifycompile.rewrites.flips import FLIP
 from verifycompile.rewrites.operations import MINIMUM
-from verifycompile.rewrites.ordering import ARG_EXTREME, ROLL
-from verifycompile.rewrites.reduction import EXTREMES, reduce_extreme
-from verifycompile.rewrites.stored_tensors import CONSTANT, stored
+from verifycompile.rewrites.operators.counted import number_of_places
+from verifycompile.rewrites.operators.distinct import SORT, TOPK
+from verifycompile.rewrites.operators.elementwise import FUNCTIONS, choose
+from verifycompile.rewrites.operators.flips import FLIP
+from verifycompile.rewrites.operators.ordering import ARG_EXTREME, ROLL
+from verifycompile.rewrites.operators.reduction import EXTREMES, reduce_extreme
+from verifycompile.rewrites.operators.stored_tensors import CONSTANT, stored
 
 PLAIN = Operation("plain")
 FIELDS = {

@@ -15,8 +15,8 @@ from verifycompile.ir.sign import is_nonnegative
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import CONSTANT, TermPool, View
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.elementwise import FUNCTIONS
-from verifycompile.rewrites.reduction import reduce_extreme
+from verifycompile.rewrites.operators.elementwise import FUNCTIONS
+from verifycompile.rewrites.operators.reduction import reduce_extreme
 
 
 def pair(shape: tuple[int, int], other: tuple[int, int]) -> tuple[Builder, View, View, Evaluator, torch.Tensor, int]:

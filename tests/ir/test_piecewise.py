@@ -12,12 +12,12 @@ from tests.ir.test_algebra import RULES, Pair, Rule, check_random_program
 from verifycompile.ir.term import TermPool
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, product_lemma
-from verifycompile.rewrites.constant_matrix import window
-from verifycompile.rewrites.elementwise import FUNCTIONS
-from verifycompile.rewrites.layout import slice_copy
-from verifycompile.rewrites.ordering import roll
-from verifycompile.rewrites.padding import constant_pad_nd
-from verifycompile.rewrites.piecewise import Piecewise
+from verifycompile.rewrites.operators.constant_matrix import window
+from verifycompile.rewrites.operators.elementwise import FUNCTIONS
+from verifycompile.rewrites.operators.layout import slice_copy
+from verifycompile.rewrites.operators.ordering import roll
+from verifycompile.rewrites.operators.padding import constant_pad_nd
+from verifycompile.rewrites.parts.piecewise import Piecewise
 
 
 def piecewise_pool() -> TermPool:

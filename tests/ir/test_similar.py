@@ -17,8 +17,8 @@ from verifycompile.ir.scalar import ONE
 from verifycompile.ir.similarity import similarity_key, term_key
 from verifycompile.ir.term import CONSTANT, INTEGER_LEAF, LEAF, Axis, Operation, TermPool, View
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.elementwise import FUNCTIONS
-from verifycompile.rewrites.similar import join_similar, stack_similar, sum_similar
+from verifycompile.rewrites.operators.elementwise import FUNCTIONS
+from verifycompile.rewrites.parts.similar import join_similar, stack_similar, sum_similar
 
 PIECES, ROWS, WIDTH = 4, 3, 2
 

@@ -13,9 +13,9 @@ from tests.ir.test_piecewise import piecewise_pool
 from tests.ir.views import Leaves, leaf
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.constant_matrix import window
-from verifycompile.rewrites.layout import slice_copy
-from verifycompile.rewrites.sliding_matrix import LINE, REACH, WINDOWS, Matrix
+from verifycompile.rewrites.operators.constant_matrix import window
+from verifycompile.rewrites.operators.layout import slice_copy
+from verifycompile.rewrites.parts.sliding_matrix import LINE, REACH, WINDOWS, Matrix
 
 
 def dense(matrix: Matrix) -> torch.Tensor:

@@ -13,10 +13,10 @@ from verifycompile.ir.relabel import narrow
 from verifycompile.ir.term import TermPool, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.catalogue import product_lemma
-from verifycompile.rewrites.elementwise import choose
 from verifycompile.rewrites.finders.shares import rests_of_shares
-from verifycompile.rewrites.reduction import extreme
-from verifycompile.rewrites.sigmoids import log_sigmoid_forward, sigmoid, sigmoid_backward
+from verifycompile.rewrites.operators.elementwise import choose
+from verifycompile.rewrites.operators.reduction import extreme
+from verifycompile.rewrites.operators.sigmoids import log_sigmoid_forward, sigmoid, sigmoid_backward
 from verifycompile.rewrites.squares import is_sum_of_squares
 
 ROWS, KEYS, WIDTH = 3, 4, 2

@@ -16,7 +16,7 @@ from verifycompile.ir.term import TermPool, View
 from verifycompile.ir.window_moves import window
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, product_lemma
-from verifycompile.rewrites.ranges import join_windows
+from verifycompile.rewrites.parts.ranges import join_windows
 
 ROWS, WIDTH = 7, 3
 SPLITS = [(4, 3), (3, 3, 1), (1, 6), (2, 1, 4), (5, 1, 1)]

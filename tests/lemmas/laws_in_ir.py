@@ -16,12 +16,12 @@ from verifycompile.ir.relabel import insert_dim
 from verifycompile.ir.scalar import add, multiply
 from verifycompile.ir.term import TermPool, View
 from verifycompile.rewrites.builder import Builder, Call
-from verifycompile.rewrites.elementwise import choose
 from verifycompile.rewrites.lemmas.lemma import INDEX, NUMBER, VALUE, Guard, Lemma, Pattern
 from verifycompile.rewrites.lemmas.spelling import names
-from verifycompile.rewrites.limits import limited
-from verifycompile.rewrites.reduction import reduce_extreme
-from verifycompile.rewrites.statistics import absolute_value
+from verifycompile.rewrites.operators.elementwise import choose
+from verifycompile.rewrites.operators.limits import limited
+from verifycompile.rewrites.operators.reduction import reduce_extreme
+from verifycompile.rewrites.operators.statistics import absolute_value
 
 SIZE, FREE = 3, 2
 MASKS = ("m", "n")

@@ -15,7 +15,7 @@ from verifycompile.ir.pieces import STACK
 from verifycompile.ir.term import TermPool, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.operations import PAD
-from verifycompile.rewrites.padded_pieces import sum_padded
+from verifycompile.rewrites.parts.padded_pieces import sum_padded
 
 SIZES = {"x": (6, 2), "y": (6, 2), "z": (7, 2), "p": (2, 2), "q": (2, 2), "r": (2, 2)}
 _Made = Callable[[Builder], tuple[Sequence[View], Sequence[View] | None]]

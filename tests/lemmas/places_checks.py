@@ -18,9 +18,9 @@ from verifycompile.ir.relabel import permute, remove_dim
 from verifycompile.ir.scalar import ONE
 from verifycompile.ir.term import CONSTANT, TermPool, View
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.ordering import ARG_EXTREME, _place, _reduced
-from verifycompile.rewrites.places import places_in_parts
-from verifycompile.rewrites.reduction import reduce_extreme
+from verifycompile.rewrites.operators.ordering import ARG_EXTREME, _place, _reduced
+from verifycompile.rewrites.operators.reduction import reduce_extreme
+from verifycompile.rewrites.parts.places import places_in_parts
 
 ROWS, PARTS, LENGTH = 2, 4, 3
 SIZES = {

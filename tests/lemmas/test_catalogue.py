@@ -30,7 +30,7 @@ def test_every_matching_lemma_says_what_it_is() -> None:
     for lemma in MATCHING_LEMMAS:
         assert isinstance(lemma, MatchingLemma)
         assert lemma.statement
-        assert re.fullmatch(r"rewrites/\w+\.py: \w+", lemma.location)
+        assert re.fullmatch(r"rewrites/\w+/\w+\.py: \w+", lemma.location)
 
 
 def test_page_is_current() -> None:

@@ -14,9 +14,9 @@ from verifycompile.refinement.egraph import may_help, propose, prove_equal, rule
 from verifycompile.refinement.encoding import encode
 from verifycompile.refinement.numbers import differ
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.elementwise import FUNCTIONS
 from verifycompile.rewrites.interpretation import build, ground
 from verifycompile.rewrites.lemmas.functions import FUNCTION_LAWS
+from verifycompile.rewrites.operators.elementwise import FUNCTIONS
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import z3
 
-from verifycompile.rewrites import formula, solver
-from verifycompile.rewrites.formula import Formula, evaluate, variables
-from verifycompile.rewrites.smt_lib import constant, script, written
+from verifycompile.rewrites.side_conditions import formula, solver
+from verifycompile.rewrites.side_conditions.formula import Formula, evaluate, variables
+from verifycompile.rewrites.side_conditions.smt_lib import constant, script, written
 
 ATOMS = [formula.index(0), formula.index(1), formula.integer("n"), formula.real("x")]
 

@@ -6,9 +6,9 @@ import torch
 
 from tests.ir.evaluate import Evaluator
 from verifycompile.ir.term import TermPool, View
-from verifycompile.rewrites.bounds import within
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.catalogue import product_lemma
+from verifycompile.rewrites.operators.bounds import within
 
 
 def setting() -> tuple[Builder, View, View, View, View]:

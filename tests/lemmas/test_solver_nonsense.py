@@ -6,10 +6,10 @@ import pytest
 
 from tests.ir.test_one_hot import OUTSIDE, SIZES, WRONG, Lookup, agree
 from verifycompile.ir.term import TermPool
-from verifycompile.rewrites import formula, solver
-from verifycompile.rewrites.formula import Formula
 from verifycompile.rewrites.registry import UnsupportedError
-from verifycompile.rewrites.smt_lib import written
+from verifycompile.rewrites.side_conditions import formula, solver
+from verifycompile.rewrites.side_conditions.formula import Formula
+from verifycompile.rewrites.side_conditions.smt_lib import written
 
 
 @pytest.fixture(autouse=True)

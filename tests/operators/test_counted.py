@@ -9,8 +9,8 @@ import torch
 from tests.ir.evaluate import Evaluator
 from verifycompile.ir.term import TermPool
 from verifycompile.rewrites.builder import Builder, Call
-from verifycompile.rewrites.counted import as_element, equal_numbers, number_of_places
-from verifycompile.rewrites.rows import dense
+from verifycompile.rewrites.operators.counted import as_element, equal_numbers, number_of_places
+from verifycompile.rewrites.rows.rows import dense
 
 aten = torch.ops.aten
 OUTER, INNER = 2, 3

@@ -11,7 +11,7 @@ import torch
 from tests.ir.evaluate import Evaluator
 from tests.operators.call import RefusedError, Sample, leaf_name, lower_call
 from verifycompile.ir.term import TermPool
-from verifycompile.rewrites.custom_operators import KNOWN, recognise
+from verifycompile.rewrites.operators.custom_operators import KNOWN, recognise
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.operators import evaluate
 

@@ -13,9 +13,9 @@ import torch
 from tests.ir.evaluate import Evaluator
 from verifycompile.ir.term import TermPool, View
 from verifycompile.rewrites.builder import Builder, Call
-from verifycompile.rewrites.ragged import call_ragged, ragged_declarations
 from verifycompile.rewrites.registry import UnsupportedError
-from verifycompile.rewrites.row_values import Counts, Filled, Ragged
+from verifycompile.rewrites.rows.ragged import call_ragged, ragged_declarations
+from verifycompile.rewrites.rows.row_values import Counts, Filled, Ragged
 from verifycompile.rewrites.values import Group
 from verifycompile.torch_interface.schema import names_of
 
@@ -284,6 +284,6 @@ def test_all_reduce_needs_the_same_rows_on_all_ranks() -> None:
 
 
 def call_whole_sum(builder: Builder, x: View) -> View:
-    from verifycompile.rewrites.collective import reduce_over
+    from verifycompile.rewrites.operators.collective import reduce_over
 
     return reduce_over(builder, x, "sum", Group((0,)))

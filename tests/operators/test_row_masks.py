@@ -11,9 +11,9 @@ from tests.operators.test_ragged import Value
 from tests.operators.test_sorted_rows import ROWS, WIDTH, Routed
 from verifycompile.rewrites.builder import Call
 from verifycompile.rewrites.catalogue import product_lemma
-from verifycompile.rewrites.ragged import call_ragged
 from verifycompile.rewrites.registry import UnsupportedError
-from verifycompile.rewrites.rows import dense
+from verifycompile.rewrites.rows.ragged import call_ragged
+from verifycompile.rewrites.rows.rows import dense
 
 aten = torch.ops.aten
 

@@ -13,10 +13,10 @@ from tests.ir.evaluate import Evaluator
 from tests.operators.test_ragged import Value, World
 from verifycompile.ir.term import TermPool
 from verifycompile.rewrites.builder import Builder, Call
-from verifycompile.rewrites.ragged import call_ragged, ragged_declarations
 from verifycompile.rewrites.registry import UnsupportedError
-from verifycompile.rewrites.row_values import Counts, Ragged
-from verifycompile.rewrites.rows import dense, group_numbers, laid_out
+from verifycompile.rewrites.rows.ragged import call_ragged, ragged_declarations
+from verifycompile.rewrites.rows.row_values import Counts, Ragged
+from verifycompile.rewrites.rows.rows import dense, group_numbers, laid_out
 from verifycompile.rewrites.values import Group
 
 aten, c10d = torch.ops.aten, torch.ops._c10d_functional

@@ -15,7 +15,7 @@ from verifycompile import Verdict, verify
 from verifycompile.ir.algebra import iota
 from verifycompile.ir.term import TermPool
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.quotients import truncated_share
+from verifycompile.rewrites.operators.quotients import truncated_share
 
 
 class Tiles(nn.Module):

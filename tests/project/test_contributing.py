@@ -22,7 +22,8 @@ from verifycompile import Verdict
 from verifycompile.collectives import COLLECTIVES
 from verifycompile.frontends import report_of
 from verifycompile.options import Options
-from verifycompile.rewrites import registry, silu
+from verifycompile.rewrites import registry
+from verifycompile.rewrites.operators import silu
 from verifycompile.witness.collectives import evaluate
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +42,7 @@ def applied(file: str, folder: Path) -> Path:
 
 
 def test_an_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree = ast.parse(applied("rewrites/silu.py", tmp_path).read_text())
+    tree = ast.parse(applied("rewrites/operators/silu.py", tmp_path).read_text())
     (added,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and not hasattr(silu, node.name))
     monkeypatch.setattr(registry, "_DECLARATIONS", dict(registry._DECLARATIONS))
     exec(compile(ast.Module([added], []), silu.__file__, "exec"), dict(vars(silu)))

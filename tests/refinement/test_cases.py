@@ -11,8 +11,8 @@ from verifycompile.ir.term import TermPool
 from verifycompile.refinement.attempt import ClaimError
 from verifycompile.refinement.cases import equal_by_cases
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.elementwise import FUNCTIONS, choose
 from verifycompile.rewrites.operations import MINIMUM
+from verifycompile.rewrites.operators.elementwise import FUNCTIONS, choose
 
 
 class Functions:

@@ -17,9 +17,9 @@ from verifycompile.refinement.definitions import Definitions, renamed
 from verifycompile.refinement.reading import Forms, Reading
 from verifycompile.refinement.repetition import Run, best_cuts, find_runs
 from verifycompile.refinement.stages import StageCost
-from verifycompile.rewrites import formula, solver
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.elementwise import FUNCTIONS
+from verifycompile.rewrites.operators.elementwise import FUNCTIONS
+from verifycompile.rewrites.side_conditions import formula, solver
 
 aten = torch.ops.aten
 OPAQUE = Operation("opaque")

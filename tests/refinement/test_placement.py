@@ -16,7 +16,7 @@ from verifycompile.refinement.candidates import infer
 from verifycompile.refinement.classify import Kind, classify
 from verifycompile.refinement.placement import describe, holds, reduce_partial, same_value, shard
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.reduction import reduce_extreme, reduce_product
+from verifycompile.rewrites.operators.reduction import reduce_extreme, reduce_product
 from verifycompile.rewrites.registry import UnsupportedError
 from verifycompile.torch_interface.placements import block_shard, partial_of
 

@@ -32,7 +32,6 @@ from verifycompile.pipeline import verify_captured
 from verifycompile.program import Program
 from verifycompile.refinement import egraph
 from verifycompile.refinement.check import check_refinement, new_pool
-from verifycompile.rewrites import solver
 from verifycompile.rewrites.catalogue import (
     COMBINATION_LEMMAS,
     CONTRACTION_LEMMAS,
@@ -44,6 +43,7 @@ from verifycompile.rewrites.finders.finder import ProductFinder, Proposal, SumFi
 from verifycompile.rewrites.lemmas.lemma import INDEX, NUMBER, VALUE
 from verifycompile.rewrites.lemmas.spelling import names
 from verifycompile.rewrites.lemmas.substitution import Substitution
+from verifycompile.rewrites.side_conditions import solver
 
 Finder = ProductFinder | SumFinder
 PROPOSALS = 12

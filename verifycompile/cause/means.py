@@ -10,8 +10,8 @@ import torch.fx
 
 from verifycompile.cause.draft import Draft, DraftError
 from verifycompile.cause.move import Move, Scene, is_derivative
-from verifycompile.rewrites.loss import SUM
-from verifycompile.rewrites.pointwise_losses import ignored_by_mean
+from verifycompile.rewrites.operators.loss import SUM
+from verifycompile.rewrites.operators.pointwise_losses import ignored_by_mean
 from verifycompile.torch_interface.value_names import is_backward
 
 aten = torch.ops.aten

@@ -23,8 +23,9 @@ from verifycompile.certificate.storage import StorageError, placements_from_data
 from verifycompile.collection import collection_paused
 from verifycompile.program import Program
 from verifycompile.refinement.attempt import ClaimError
-from verifycompile.rewrites import families, registry, solver
-from verifycompile.rewrites.trials import counterexample
+from verifycompile.rewrites import families, registry
+from verifycompile.rewrites.side_conditions import solver
+from verifycompile.rewrites.side_conditions.trials import counterexample
 
 _MAX_POINTS = 400
 

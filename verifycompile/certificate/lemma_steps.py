@@ -36,7 +36,7 @@ _FUNCTIONS = {
     "VL48": ("padded_pieces", "sum_padded"),
     "VL147": ("places", "places_in_parts"),
 }
-"""Lemmas that are functions of the summands: file and name. One is loaded where a step is by it."""
+"""Lemmas that are functions of the summands: file in `rewrites/parts` and name. One is loaded where a step is by it."""
 
 MADE: dict[str, Callable[..., View]] = {
     "equal": equal,
@@ -126,7 +126,7 @@ class LemmaSteps:
         if not isinstance(rest, tuple) or step.matched or step.values or step.numbers or step.indices or step.each:
             raise StorageError("a lemma that is a function is applied to all summands")
         file, name = _FUNCTIONS[step.lemma]
-        function = getattr(importlib.import_module(f"verifycompile.rewrites.{file}"), name)
+        function = getattr(importlib.import_module(f"verifycompile.rewrites.parts.{file}"), name)
         result = function(pool, views, rest)
         return None if result is None else list(result)
 

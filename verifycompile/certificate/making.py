@@ -23,9 +23,10 @@ from verifycompile.refinement.attempt import ClaimError
 from verifycompile.refinement.lemma_stage import ProvedEquality
 from verifycompile.refinement.placement import Placements
 from verifycompile.refinement.result import PartEnd, PartsFound, RefinementResult
-from verifycompile.rewrites import registry, solver
+from verifycompile.rewrites import registry
 from verifycompile.rewrites.codes import code_of
 from verifycompile.rewrites.interpretation import Expression
+from verifycompile.rewrites.side_conditions import solver
 
 
 def certificate_of(

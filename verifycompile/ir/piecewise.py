@@ -1,4 +1,4 @@
-"""What a pool asks of the form of values that are concatenations of parts; ``rewrites/piecewise.py`` has it."""
+"""What a pool asks of the form of values that are concatenations of parts; ``rewrites/parts/piecewise.py`` has it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Keys by which terms of one form are recognised: equal for terms that differ only in the piece that they read.
 
-``rewrites/similar.py`` stacks such terms. The keys are numbers of the pool, so that they order operands alike in all of
-them, and so that the operand whose coefficient a combination pulls out is the same one in every piece.
+``rewrites/parts/similar.py`` stacks such terms. The keys are numbers of the pool, so that they order operands alike in
+all of them, and so that the operand whose coefficient a combination pulls out is the same one in every piece.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ class TermPool:
 
     ``contraction_rules``: lemmas tried on the factors of a contraction that no structural rule changes any more.
     ``combination_rules``: the same for the summands of a linear combination.
-    ``similarity``: numbers by which terms of one form are recognised, see ``rewrites/similar.py``.
+    ``similarity``: numbers by which terms of one form are recognised, see ``rewrites/parts/similar.py``.
     ``budget``: limits of the work on normal forms.
     ``pieces_read``: the first numbers of pieces that a term reads, by which similar terms are ordered.
     ``ranges_held``: whether a product, or one among its factors down to a depth, is restricted to a range.

@@ -36,9 +36,8 @@ from verifycompile.lowering.recorded import (
 )
 from verifycompile.lowering.sizes import Sizes
 from verifycompile.program import Blocker, Program, Role
-from verifycompile.rewrites import solver
 from verifycompile.rewrites.builder import UNKNOWN, Builder, Call
-from verifycompile.rewrites.layout import piece_of
+from verifycompile.rewrites.operators.layout import piece_of
 from verifycompile.rewrites.registry import (
     EXHAUSTED,
     UNREPRESENTABLE,
@@ -48,6 +47,7 @@ from verifycompile.rewrites.registry import (
     bind,
     declaration_of,
 )
+from verifycompile.rewrites.side_conditions import solver
 from verifycompile.rewrites.values import Group, Piece, Pieces, ReadRows, are_read_rows
 from verifycompile.torch_interface.prims import reads_real_number
 from verifycompile.torch_interface.schema import arguments_of, draws_random_numbers
@@ -373,7 +373,7 @@ class Lowering:
         if value.dim() == 0 and not value.is_complex():
             self.builder.call = Call(dtype=value.dtype)
             return self.builder.number(content[0])
-        from verifycompile.rewrites.stored_tensors import stored  # here, because few programs store tensors
+        from verifycompile.rewrites.operators.stored_tensors import stored  # here, because few programs store tensors
 
         return stored(self.builder, value.dtype, tuple(value.shape), content)
 

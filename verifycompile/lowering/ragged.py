@@ -15,10 +15,10 @@ from verifycompile.lowering.recorded import DECIDES_SIZE, dtype_of, dtypes_of, s
 from verifycompile.lowering.sizes import Sizes
 from verifycompile.lowering.undeclared import custom_arguments, recognised
 from verifycompile.rewrites.builder import Builder, Call
-from verifycompile.rewrites.ragged import call_ragged
 from verifycompile.rewrites.registry import UNREPRESENTABLE, RandomError, UnsupportedError, declaration_of
-from verifycompile.rewrites.row_values import Filled, Ragged, Sorted, Unsorted
-from verifycompile.rewrites.rows import laid_out
+from verifycompile.rewrites.rows.ragged import call_ragged
+from verifycompile.rewrites.rows.row_values import Filled, Ragged, Sorted, Unsorted
+from verifycompile.rewrites.rows.rows import laid_out
 from verifycompile.rewrites.values import ReadRows, are_read_rows
 from verifycompile.torch_interface.schema import draws_random_numbers
 

@@ -18,7 +18,7 @@ from verifycompile.program import Program
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
 
 if TYPE_CHECKING:
-    from verifycompile.rewrites.row_values import Counts
+    from verifycompile.rewrites.rows.row_values import Counts
 
 
 class Sizes:
@@ -34,7 +34,7 @@ class Sizes:
     @functools.cached_property
     def counts(self) -> Counts:
         """What is known of the numbers that the program reads from tensors."""
-        from verifycompile.rewrites.row_values import Counts  # here, because few programs read any
+        from verifycompile.rewrites.rows.row_values import Counts  # here, because few programs read any
 
         found = Counts()
         if self.reads_counts:

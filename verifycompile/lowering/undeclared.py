@@ -1,7 +1,8 @@
 """Calls of operators without a declaration, and those that a declaration refuses.
 
-An operator of another library may be a function that it was found equal to (``rewrites/custom_operators.py``); any
-other one is what torch decomposes it into (``unfolding.py``), node by node, in place of the call.
+An operator of another library may be a function that it was found equal to
+(``rewrites/operators/custom_operators.py``); any other one is what torch decomposes it into (``unfolding.py``), node by
+node, in place of the call.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from verifycompile.lowering.recorded import dtype_of, dtypes_of, is_size
 from verifycompile.lowering.unfolding import Unfolding
 from verifycompile.program import Program
 from verifycompile.rewrites.builder import Call
-from verifycompile.rewrites.custom_operators import Recognised, recognise
-from verifycompile.rewrites.layout import piece_of
+from verifycompile.rewrites.operators.custom_operators import Recognised, recognise
+from verifycompile.rewrites.operators.layout import piece_of
 from verifycompile.rewrites.registry import UNDECLARED, UndefinedError, UnsupportedError, declaration_of
 from verifycompile.torch_interface.custom import is_custom
 from verifycompile.torch_interface.decompositions import has_decomposition

@@ -45,7 +45,7 @@ def plain_pool(program: Program | None = None) -> TermPool:
     """A pool without lemmas, for an implementation ``program``."""
     pool = TermPool()
     if program is not None and program.piecewise:
-        from verifycompile.rewrites.piecewise import Piecewise  # here, because few programs have parts
+        from verifycompile.rewrites.parts.piecewise import Piecewise  # here, because few programs have parts
 
         pool.piecewise = Piecewise()
     if program is not None and program.by_definition:

@@ -17,11 +17,11 @@ from verifycompile.ir.indicator import EQUAL, LESS, LESS_EQUAL, NOT, is_indicato
 from verifycompile.ir.term import UNIT, Axis, Operation, Term, View
 from verifycompile.refinement.closure import is_defined
 from verifycompile.refinement.encoding import may_be_whole
-from verifycompile.rewrites.elementwise import FUNCTIONS
-from verifycompile.rewrites.formula import Formula, both, choose, implies, number, real, total
 from verifycompile.rewrites.operations import MINIMUM
-from verifycompile.rewrites.solver import Question, proved
-from verifycompile.rewrites.trials import counterexample
+from verifycompile.rewrites.operators.elementwise import FUNCTIONS
+from verifycompile.rewrites.side_conditions.formula import Formula, both, choose, implies, number, real, total
+from verifycompile.rewrites.side_conditions.solver import Question, proved
+from verifycompile.rewrites.side_conditions.trials import counterexample
 
 _MAX_NODES = 200
 _MAX_POWER = 4

@@ -27,8 +27,9 @@ from verifycompile.refinement.proof import collect_steps, count_nodes
 from verifycompile.refinement.relations import Diagnosis
 from verifycompile.refinement.result import Means, RefinementResult
 from verifycompile.refinement.stages import Stopwatch
-from verifycompile.rewrites import families, solver
+from verifycompile.rewrites import families
 from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, product_lemma
+from verifycompile.rewrites.side_conditions import solver
 
 families.load()
 

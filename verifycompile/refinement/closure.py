@@ -23,9 +23,9 @@ from verifycompile.ir.term import CONSTANT, Term, TermPool, View
 from verifycompile.ir.term_property import TermProperty
 from verifycompile.refinement.ring import equal_in_ring
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.elementwise import FUNCTIONS
 from verifycompile.rewrites.interpretation import Expression, Space, build, ground
 from verifycompile.rewrites.lemmas.functions import FUNCTION_LAWS
+from verifycompile.rewrites.operators.elementwise import FUNCTIONS
 from verifycompile.rewrites.registry import UnsupportedError
 
 _ROUNDS = 3

@@ -18,7 +18,7 @@ from verifycompile.ir.relabel import inverse_digits, merge_digits, substitute
 from verifycompile.ir.scalar import ONE, divide
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import INDICATOR_LEAF, LEAF, UNIT, Operation, Term, TermPool, View, identity_view, terms_of
-from verifycompile.rewrites.stored_tensors import BOOLEAN_CONSTANT, CONSTANT, CONSTANT_WITH_INFINITIES
+from verifycompile.rewrites.operators.stored_tensors import BOOLEAN_CONSTANT, CONSTANT, CONSTANT_WITH_INFINITIES
 from verifycompile.walks import parts_first
 
 DEFINED = Operation("defined", finite=True)

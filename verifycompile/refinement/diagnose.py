@@ -26,7 +26,7 @@ from verifycompile.refinement.own_part_search import OwnPart, on_another_line, o
 from verifycompile.refinement.placement import describe
 from verifycompile.refinement.relations import Diagnosis, NodeRelations, first_value, ordered_ancestors, producer
 from verifycompile.refinement.unknowns import unknowns
-from verifycompile.rewrites.collective import REDUCTION_ARGUMENT
+from verifycompile.rewrites.operators.collective import REDUCTION_ARGUMENT
 from verifycompile.torch_interface.evaluation import is_view
 from verifycompile.torch_interface.model_lines import model_location_of, pass_over_functions_of_spec
 from verifycompile.torch_interface.value_names import call_name, names_of_inputs, operator_of, value_name

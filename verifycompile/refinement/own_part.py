@@ -14,7 +14,7 @@ import torch
 import torch.fx
 from torch.distributed.tensor.placement_types import Placement, Shard
 
-from verifycompile.rewrites.loss import SUM
+from verifycompile.rewrites.operators.loss import SUM
 from verifycompile.torch_interface.evaluation import is_view
 from verifycompile.torch_interface.ranks import RANK_NAMESPACES, namespace
 from verifycompile.torch_interface.value_names import call_name, operator_of, value_name

@@ -29,9 +29,9 @@ from verifycompile.ir.term import CONSTANT, Digit, Term, TermPool, View, terms_o
 from verifycompile.ir.window import WINDOW, window_at
 from verifycompile.refinement.placement import same_value
 from verifycompile.refinement.ring import equal_in_ring
-from verifycompile.rewrites.chosen import applied_anew
+from verifycompile.rewrites.parts.chosen import applied_anew
+from verifycompile.rewrites.parts.sliding import masked_dim, span_of
 from verifycompile.rewrites.registry import UnsupportedError
-from verifycompile.rewrites.sliding import masked_dim, span_of
 from verifycompile.walks import reached
 
 _MOST_BLOCKS = 64

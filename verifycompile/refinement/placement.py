@@ -118,7 +118,7 @@ def reduce_partial(pool: TermPool, view: View, placements: Sequence[Placement], 
             if operation == "avg":
                 reduced = reduced.scaled(divide(ONE, as_scalar(mesh.axes[axis].size)))
         else:
-            from verifycompile.rewrites import reduction  # here, because few values are partial in this way
+            from verifycompile.rewrites.operators import reduction  # here, because few values are partial in this way
 
             if operation == "product":
                 reduced = reduction.reduce_product(pool, view, [axis])

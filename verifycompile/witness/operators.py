@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from verifycompile.rewrites.custom_operators import recognise
+from verifycompile.rewrites.operators.custom_operators import recognise
 from verifycompile.torch_interface.evaluation import decomposition, operator_name
 from verifycompile.torch_interface.operators import by_name
 from verifycompile.torch_interface.schema import is_random

@@ -1,0 +1,43 @@
+"""Products of vectors and of several tensors, which torch has beside those of matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from verifycompile.ir.term import View
+from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.operators.elementwise import require_exact, require_real
+from verifycompile.rewrites.registry import operator
+
+aten = torch.ops.aten
+
+
+@operator(aten.addbmm.default)
+def addbmm(b: Builder, self: View, batch1: View, batch2: View, beta: Number, alpha: Number) -> View:
+    require_exact(b, beta=beta, alpha=alpha)
+    return b.combination((beta, self), (alpha, b.contraction("b m k, b k n -> m n", batch1, batch2)))
+
+
+@operator(aten._trilinear.default)
+def trilinear(
+    b: Builder,
+    i1: View,
+    i2: View,
+    i3: View,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+    unroll_dim: int,
+) -> View:
+    """The product of three tensors, each with dimensions of size 1 put in, summed. ``unroll_dim`` changes no value."""
+    require_real(b, "i1", "i2", "i3")
+    factors: list[View] = []
+    for view, places in zip((i1, i2, i3), (expand1, expand2, expand3), strict=True):
+        wide = view
+        for place in sorted(places):
+            wide = b.unsqueeze(wide, place)
+        factors.append(wide)
+    return b.sum(b.mul(*factors), list(sumdim)) if sumdim else b.mul(*factors)

@@ -1,0 +1,1 @@
+"""Parts of values: slices, windows, pieces and concatenations, read from what they are parts of."""

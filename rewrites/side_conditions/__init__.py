@@ -1,0 +1,1 @@
+"""Side conditions of lemmas: statements of linear integer arithmetic, and the solver that is asked for them."""
