@@ -49,7 +49,8 @@ def refuse_unverified_runs(
         if frame.held_sum and not frame.breaks_at_once:
             place = SourceLocation(frame.file, frame.line, function=frame.function)
             notes = (f"`{frame.function}` runs as Python code: {frame.reason}",)
-            _refuse(_SUM_FOR_PYTHON.format(frame.held_sum), only_warns(compiler), place, "VC101", notes)
+            text = _MAYBE_SUM_FOR_PYTHON if frame.is_unread else _SUM_FOR_PYTHON
+            _refuse(text.format(frame.held_sum), only_warns(compiler), place, "VC101", notes)
             return
         if frame.has_no_graph and not frame.was_accepted:
             if asks(compiler):
@@ -142,6 +143,7 @@ def _read_at_break(graph: torch.fx.GraphModule, results: Sequence[str], handed: 
 
 
 _SUM_FOR_PYTHON = "`{}` is a partial sum, and goes to Python code that nothing checks"
+_MAYBE_SUM_FOR_PYTHON = "`{}` cannot be looked at, may be a partial sum, and goes to Python code that nothing checks"
 _IS_READ = "`{}` leaves what reads it here to Python code: {}"
 _GOES_ON_IN_PYTHON = (
     "torch.compile compiles `{}` alone, since what calls it runs as Python code: reduce the sum before it is returned, "

@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.support import fake_mesh_world
 from verifycompile import RefinementError, UsageError, Verdict, verify
 from verifycompile.capture.spec import BROKEN
+from verifycompile.torch_interface import handed_over
 
 # Dynamo looks at the gradient of what the graph before returned.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
@@ -384,6 +385,41 @@ def test_no_partial_sum_goes_to_what_torch_never_looks_at(way: str) -> None:
     marked = [first + number for number, line in enumerate(lines) if line.endswith("# here\n")]
     assert finding.impl_location is not None
     assert not marked or [finding.impl_location.line] == marked
+
+
+class GoesOnBehindABreak(Parts):
+    """What the second graph takes is left to code that torch never looks at."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.down(torch.relu(self.up(x))).detach()
+        torch._dynamo.graph_break()
+        return torch.relu(pickle.loads(pickle.dumps(y)))
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace the builtin:UserWarning")
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("", "`y` is a partial sum, and goes to Python code that nothing checks"),
+        (".unknown", "`y` cannot be looked at, may be a partial sum, and goes to Python code that nothing checks"),
+    ],
+)
+def test_what_cannot_be_looked_at_may_be_a_partial_sum(
+    expression: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source_of = handed_over._source
+    sources = {"L['y']": f"L['y']{expression}"}
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+        whole = parallelize_module(GoesOnBehindABreak(False), mesh, plan)
+        assert run(whole, torch.randn(4, 8)).shape == (4, 8)
+        monkeypatch.setattr(handed_over, "_source", lambda v: sources.get(source_of(v), source_of(v)))
+        plan = {"up": ColwiseParallel(), "down": RowwiseParallel(output_layouts=Partial())}
+        with pytest.raises(RefinementError) as refused:
+            run(parallelize_module(GoesOnBehindABreak(False), mesh, plan), torch.randn(4, 8))
+    (finding,) = refused.value.report.findings
+    assert (refused.value.report.verdict, finding.code) == (Verdict.UNPROVED, "VC101")
+    assert finding.message == message
 
 
 def test_one_compiled_function_after_another() -> None:

@@ -33,7 +33,6 @@ def report_on(update: Update, mistake: str = "") -> Report:
         )
 
 
-@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("update", [*UPDATES, *CLIPPING], ids=lambda update: update.name)
 def test_step_verifies(update: Update) -> None:
     report = report_on(update)

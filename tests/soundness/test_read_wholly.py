@@ -158,7 +158,6 @@ CASES = [
 ]
 
 
-@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_read_wholly(case: Case) -> None:
     report = check(case, case.right, case.batch)

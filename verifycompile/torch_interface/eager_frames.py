@@ -44,7 +44,8 @@ class EagerFrame:
 
     ``qualified``: the function's name with that of its class. ``is_whole``: it is what was given to ``torch.compile``.
     ``has_no_graph``: it computes nothing with tensors. ``breaks_at_once``: before it computes anything; what follows is
-    compiled. ``held_sum``: a variable with a sum of which a verified graph left a part on each rank.
+    compiled. ``held_sum``: a variable with a sum of which a verified graph left a part on each rank; ``is_unread``: one
+    that may hold it.
     """
 
     function: str
@@ -57,6 +58,7 @@ class EagerFrame:
     has_no_graph: bool = False
     breaks_at_once: bool = False
     held_sum: str = ""
+    is_unread: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -348,8 +350,8 @@ def _tell_of_break(compiler: Any, translator: Any, reason: Any, stack_pops: int)
     handed = keep_handed_over(translator, reason, stack_pops)
     if handed.held_sum:
         function, qualified, file, _ = _place(translator.f_code)
-        told = EagerFrame(function, qualified, file, handed.line, handed.reason, False, held_sum=handed.held_sum)
-        watch.seen(compiler, told)
+        held = {"held_sum": handed.held_sum, "is_unread": handed.is_unread}
+        watch.seen(compiler, EagerFrame(function, qualified, file, handed.line, handed.reason, False, **held))
 
 
 def _tell_of_disabled(callback: Any, caller: types.FrameType) -> None:

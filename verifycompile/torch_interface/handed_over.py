@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._dynamo import trace_rules
+from torch._dynamo.guards import _get_closure_vars
 from torch._dynamo.source import LocalCellSource, TempLocalSource
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.functions import FunctoolsPartialVariable, NestedUserFunctionVariable
@@ -31,13 +32,14 @@ class HandedOver:
     """``nodes``: results of the graph that the instruction reads, by name, with what the program calls them.
 
     ``line`` and ``reason``: where the graph ends, and why. ``held_sum``: a value that came in, and holds a sum of which
-    a graph before left a part on each rank.
+    a graph before left a part on each rank; or, ``is_unread``, of which it is not known whether it does.
     """
 
     nodes: dict[str, str] = dataclasses.field(default_factory=dict[str, str])
     line: int = 0
     reason: str = ""
     held_sum: str = ""
+    is_unread: bool = False
 
 
 _NOTHING = HandedOver()
@@ -60,9 +62,9 @@ def keep_handed_over(translator: Any, reason: Any, stack_pops: int) -> HandedOve
                     sources.setdefault(source, name)
                 elif _is_tensor(item):
                     nodes.setdefault(item.as_proxy().node.name, name)
-        held = _held_on_entry(sources, translator) if sources else ""
+        held, is_unread = _held_on_entry(sources, translator) if sources else ("", False)
         text = str(reason.reason).strip().splitlines()
-        found = HandedOver(nodes, translator.lineno, text[0].rstrip(":.") if text else "", held)
+        found = HandedOver(nodes, translator.lineno, text[0].rstrip(":.") if text else "", held, is_unread)
     _handed_over.set(found)
     return found
 
@@ -119,18 +121,22 @@ def _source(value: Any) -> str | None:
     return None if source is None or isinstance(source, LocalCellSource | TempLocalSource) else source.name
 
 
-def _held_on_entry(sources: Mapping[str, str], translator: Any) -> str:
+def _held_on_entry(sources: Mapping[str, str], translator: Any) -> tuple[str, bool]:
     """What holds a partial sum among what came into the frame, which is compiled again once one comes.
 
+    True beside it where its expression gives no value here, so that it may hold one.
     ``sources``: Dynamo's expressions, and what the program calls the values.
     """
     codes = [(compile(source, "<input>", "eval"), name) for source, name in sources.items()]
-    known = translator.f_globals
+    known = {**_get_closure_vars(), "G": translator.f_globals}
 
-    def held(local_values: Mapping[str, Any]) -> str:
-        return held_sum(lambda: _evaluated(codes, {"L": local_values, "G": known}))
+    def held(local_values: Mapping[str, Any]) -> tuple[str, bool]:
+        try:
+            return held_sum(lambda: _evaluated(codes, {**known, "L": local_values})), False
+        except _UnreadError as error:
+            return str(error), True
 
-    verify_again_unless([lambda local_values: not held(local_values)], "no partial sum goes to Python code")
+    verify_again_unless([lambda local_values: not held(local_values)[0]], "no partial sum goes to Python code")
     return held(translator.f_locals)
 
 
@@ -138,8 +144,12 @@ def _evaluated(codes: Any, names: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     for code, name in codes:
         try:
             yield name, eval(code, names)  # noqa: S307 - Dynamo's own expression for the value
-        except (LookupError, AttributeError, NameError, TypeError):
-            continue
+        except Exception as error:
+            raise _UnreadError(name) from error
+
+
+class _UnreadError(Exception):
+    """Of the value with this name: Dynamo's expression for it gives none."""
 
 
 def _is_known(called: Any) -> bool:
