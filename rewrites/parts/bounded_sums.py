@@ -30,8 +30,8 @@ def padded_sum(pool: TermPool, view: View, dim: int, start: Size, total: Size) -
     if opened is None or not (isinstance(start, int) and isinstance(total, int) and isinstance(size, int)):
         return None
     for first, length in ((-start, start), (size, total - start - size)):
-        masks = [_moved_mask(pool, v, dim, first, length) for v in opened.operands if v.uses(dim) and length]
-        if masks and not any(mask is not None and mask.is_zero for mask in masks):
+        masks = [_moved_mask(pool, v, dim, first, length) for v in opened.operands if v.uses(dim)] if length else []
+        if length and not any(mask is not None and mask.is_zero for mask in masks):
             return None
     return _moved_sum(pool, view, opened, dim, -start, total)
 

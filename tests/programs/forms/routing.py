@@ -68,6 +68,28 @@ class Busiest(nn.Module):
         return torch.sign(counts.mean() - counts)
 
 
+class Greatest(nn.Module):
+    """Each token goes to the expert with the greatest probability, and every rank goes through its own experts."""
+
+    def __init__(self, mesh: DeviceMesh | None = None, mistake: str = "") -> None:
+        super().__init__()
+        self.mesh, self.mistake = mesh, mistake
+
+    def forward(self, x: torch.Tensor, router: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        weight, chosen = (x @ router).softmax(-1).max(-1)
+        first, group = 0, None
+        if self.mesh is not None:
+            first, group = self.mesh.get_local_rank() * len(w), self.mesh.get_group()
+            x = comm.enter(x, group)
+            weight = weight if self.mistake == "gradient not reduced" else comm.enter(weight, group)
+        total = torch.zeros_like(x)
+        for number, own in enumerate(w):
+            rows = weight[:, None] * (x @ own)
+            mask = (chosen == first + number + (self.mistake == "the next expert"))[:, None]
+            total = total + (rows + (rows * mask - rows).detach() if self.mistake == "gradient of all rows" else rows * mask)
+        return total if group is None else comm.leave(total, group)
+
+
 def put_back(style: str) -> Form:
     return Form(
         f"put-back-{style}-2",
@@ -83,6 +105,15 @@ def put_back(style: str) -> Form:
 FORMS = (
     put_back("copied"),
     put_back("scattered"),
+    Form(
+        "greatest-of-own-experts-2",
+        {"ep": 2},
+        Greatest,
+        Greatest,
+        lambda: (torch.randn(4, 3, requires_grad=True), torch.randn(3, EXPERTS), torch.randn(2, 3, 3, requires_grad=True)),
+        {"in_placements": {"x": (R,), "router": (R,), "w": (S0,)}, "out_placements": {"output.0": (R,)}},
+        ("the next expert", "gradient of all rows", "gradient not reduced"),
+    ),
     Form(
         "loads-by-bincount-2",
         {"dp": 2},

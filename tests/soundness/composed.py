@@ -1,0 +1,299 @@
+"""Random compositions of operators: what each call is lowered to, evaluated on numbers, is what torch computes.
+
+A declaration is tried on inputs elsewhere (``tests/operators``). Here its operands are values of other operators, so
+that what it does to sums, masks, look-ups and parts is tried: every law of the normal form stands between both sides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from tests.ir.evaluate import Evaluator
+from tests.operators.call import RefusedError, Sample, lower_call
+from verifycompile.ir.term import TermPool, View
+
+aten = torch.ops.aten
+LARGEST = 400
+"""Elements of a value; what is larger is not kept."""
+
+Call = tuple[Any, tuple[Any, ...]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ref:
+    """A value among those computed so far, by position."""
+
+    place: int
+
+
+class Drawn:
+    """Chooses operands among the values that are there. Raises ``IndexError`` where none fits."""
+
+    def __init__(self, values: Sequence[torch.Tensor], draw: random.Random) -> None:
+        self.values, self.draw = values, draw
+
+    def value(self, fits: Callable[[torch.Tensor], bool]) -> tuple[Ref, torch.Tensor]:
+        places = [place for place, value in enumerate(self.values) if value.numel() and fits(value)]
+        if not places:
+            raise IndexError("no value fits")
+        place = places[self.draw.randrange(len(places))]
+        return Ref(place), self.values[place]
+
+    def real(self, fits: Callable[[torch.Tensor], bool] = lambda _: True) -> tuple[Ref, torch.Tensor]:
+        return self.value(lambda value: value.is_floating_point() and fits(value))
+
+    def whole(self, fits: Callable[[torch.Tensor], bool] = lambda _: True) -> tuple[Ref, torch.Tensor]:
+        return self.value(lambda value: value.dtype is torch.int64 and fits(value))
+
+    def along(self, fits: Callable[[torch.Tensor], bool] = lambda _: True) -> tuple[Ref, torch.Tensor, int, int]:
+        """A real value, one of its dimensions, and the size of that."""
+        place, value = self.real(lambda value: value.dim() > 0 and fits(value))
+        dim = self.draw.randrange(value.dim())
+        return place, value, dim, value.shape[dim]
+
+    def places(self, size: int, fits: Callable[[torch.Tensor], bool]) -> Ref:
+        """Indices of a dimension of this size."""
+        return self.whole(lambda v: fits(v) and v.numel() > 0 and int(v.min()) >= 0 and int(v.max()) < size)[0]
+
+
+def _but(dim: int, value: torch.Tensor) -> tuple[int, ...]:
+    return (*value.shape[:dim], *value.shape[dim + 1 :])
+
+
+def _fits(*values: torch.Tensor) -> bool:
+    try:
+        torch.broadcast_shapes(*(value.shape for value in values))
+    except RuntimeError:
+        return False
+    return True
+
+
+def _slice_backward(d: Drawn) -> Call:
+    place, value, dim, size = d.along()
+    before, after = d.draw.randrange(3), d.draw.randrange(3)
+    sizes = [*value.shape[:dim], before + size + after, *value.shape[dim + 1 :]]
+    return aten.slice_backward.default, (place, sizes, dim, before, before + size, 1)
+
+
+def _select_backward(d: Drawn) -> Call:
+    place, value = d.real()
+    dim, size = d.draw.randrange(value.dim() + 1), d.draw.randrange(1, 4)
+    return aten.select_backward.default, (place, [*value.shape[:dim], size, *value.shape[dim:]], dim, d.draw.randrange(size))
+
+
+def _slice(d: Drawn) -> Call:
+    place, _, dim, size = d.along()
+    start = d.draw.randrange(size)
+    return aten.slice.Tensor, (place, dim, start, d.draw.randrange(start, size) + 1)
+
+
+def _select(d: Drawn) -> Call:
+    place, _, dim, size = d.along()
+    return aten.select.int, (place, dim, d.draw.randrange(size))
+
+
+def _is_distinct(value: torch.Tensor) -> bool:
+    """Among equal elements torch says nothing of which is the largest."""
+    return value.unique().numel() == value.numel()
+
+
+def _extreme(d: Drawn) -> Call:
+    place, _, dim, _ = d.along(_is_distinct)
+    return d.draw.choice((aten.max.dim, aten.min.dim, aten.argmax.default)), (place, dim, d.draw.random() < 0.5)
+
+
+def _largest(d: Drawn) -> Call:
+    place, _, dim, size = d.along(_is_distinct)
+    return aten.topk.default, (place, d.draw.randrange(size) + 1, dim)
+
+
+def _compared(d: Drawn) -> Call:
+    return d.draw.choice((aten.eq.Scalar, aten.le.Scalar, aten.lt.Scalar, aten.ne.Scalar)), (d.whole()[0], d.draw.randrange(4))
+
+
+def _compared_with_each(d: Drawn) -> Call:
+    place, value = d.whole()
+    other, _ = d.whole(lambda v: _fits(v, value))
+    return d.draw.choice((aten.eq.Tensor, aten.le.Tensor, aten.lt.Tensor)), (place, other)
+
+
+def _arithmetic(d: Drawn) -> Call:
+    place, value = d.real()
+    other, _ = d.value(lambda v: _fits(v, value))
+    operators = (aten.add.Tensor, aten.sub.Tensor) if d.values[other.place].dtype is not torch.bool else ()
+    return d.draw.choice((aten.mul.Tensor, aten.mul.Tensor, *operators)), (place, other)
+
+
+def _where(d: Drawn) -> Call:
+    place, value = d.real()
+    mask, masks = d.value(lambda v: v.dtype is torch.bool and _fits(v, value))
+    return aten.where.self, (mask, place, d.real(lambda v: _fits(v, value, masks))[0])
+
+
+def _number(d: Drawn) -> Call:
+    place, value = d.value(lambda v: v.dtype is not torch.bool)
+    number = d.draw.choice((1, 2, -1) if value.dtype is torch.int64 else (2, -1, 0.5, 3))
+    return d.draw.choice((aten.mul.Scalar, aten.add.Scalar)), (place, number)
+
+
+def _bounded(d: Drawn) -> Call:
+    return aten.clamp.default, (d.real()[0], d.draw.choice((None, -0.5, 0)), d.draw.choice((0.5, 1.0)))
+
+
+def _function(d: Drawn) -> Call:
+    operators = (aten.relu, aten.neg, aten.abs, aten.exp, aten.sigmoid, aten.tanh)
+    return d.draw.choice(operators).default, (d.real()[0],)
+
+
+def _reduced(d: Drawn) -> Call:
+    place, _, dim, _ = d.along()
+    return d.draw.choice((aten.sum.dim_IntList, aten.mean.dim)), (place, [dim], d.draw.random() < 0.5)
+
+
+def _softmax(d: Drawn) -> Call:
+    place, _, dim, _ = d.along()
+    return aten._softmax.default, (place, dim, False)
+
+
+def _running(d: Drawn) -> Call:
+    place, value = d.value(lambda v: v.dim() > 0)
+    return aten.cumsum.default, (place, d.draw.randrange(value.dim()))
+
+
+def _unsqueezed(d: Drawn) -> Call:
+    place, value = d.value(lambda _: True)
+    return aten.unsqueeze.default, (place, d.draw.randrange(value.dim() + 1))
+
+
+def _expanded(d: Drawn) -> Call:
+    place, value = d.real()
+    return aten.expand.default, (place, [2, *value.shape])
+
+
+def _moved(d: Drawn) -> Call:
+    place, value, dim, _ = d.along()
+    other = d.draw.randrange(value.dim())
+    return d.draw.choice((
+        (aten.transpose.int, (place, dim, other)), (aten.flip.default, (place, [dim])),
+        (aten.roll.default, (place, [d.draw.randrange(-2, 3)], [dim])), (aten.reshape.default, (place, [-1])),
+        (aten.constant_pad_nd.default, (place, [d.draw.randrange(3), d.draw.randrange(3)], 0.0)),
+    ))  # fmt: skip
+
+
+def _product(d: Drawn) -> Call:
+    place, value = d.real(lambda v: v.dim() == 2)
+    return aten.mm.default, (place, d.real(lambda v: v.dim() == 2 and v.shape[0] == value.shape[1])[0])
+
+
+def _concatenated(d: Drawn) -> Call:
+    place, value, dim, _ = d.along()
+    other, _ = d.real(lambda v: v.dim() == value.dim() and _but(dim, v) == _but(dim, value))
+    return aten.cat.default, ([place, other], dim)
+
+
+def _stacked(d: Drawn) -> Call:
+    place, value = d.real()
+    return aten.stack.default, ([place, d.real(lambda v: v.shape == value.shape)[0]], d.draw.randrange(value.dim() + 1))
+
+
+def _gathered(d: Drawn) -> Call:
+    place, value, dim, size = d.along()
+    index = d.places(size, lambda v: v.dim() == value.dim() and all(a <= b for a, b in zip(_but(dim, v), _but(dim, value), strict=True)))
+    return aten.gather.default, (place, dim, index)
+
+
+def _rows(d: Drawn) -> Call:
+    place, _, dim, size = d.along()
+    return aten.index_select.default, (place, dim, d.places(size, lambda v: v.dim() == 1))
+
+
+def _rows_added(d: Drawn) -> Call:
+    place, value, dim, size = d.along()
+    index = d.places(size, lambda v: v.dim() == 1)
+    number = len(d.values[index.place])
+    source, _ = d.real(lambda v: v.dim() == value.dim() and v.shape[dim] == number and _but(dim, v) == _but(dim, value))
+    return aten.index_add.default, (place, dim, index, source)
+
+
+def _scattered(d: Drawn) -> Call:
+    place, value, dim, size = d.along()
+    index = d.places(size, lambda v: v.dim() == value.dim() and all(a <= b for a, b in zip(_but(dim, v), _but(dim, value), strict=True)))
+    source, _ = d.real(lambda v: v.shape == d.values[index.place].shape)
+    return aten.scatter_add.default, (place, dim, index, source)
+
+
+STEPS: tuple[Callable[[Drawn], Call], ...] = (
+    _slice_backward, _select_backward, _slice, _select, _extreme, _largest, _compared, _compared_with_each, _arithmetic,
+    _arithmetic, _arithmetic, _where, _number, _bounded, _function, _reduced, _softmax, _running, _unsqueezed,
+    _unsqueezed, _expanded, _moved, _moved, _product, _concatenated, _stacked, _gathered, _rows, _rows_added, _scattered,
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """``calls``: what was composed, the last of which is lowered to something else than torch computes."""
+
+    calls: tuple[str, ...]
+    torch_computes: torch.Tensor
+    lowered: torch.Tensor
+
+
+def composed(draw: random.Random, length: int) -> tuple[int, Difference | None]:
+    """Composes up to ``length`` calls; how many of them were lowered, and the first that was lowered wrongly."""
+    generator = torch.Generator().manual_seed(draw.randrange(1000))
+    shapes = [(draw.randrange(1, 4), draw.randrange(1, 4)), (draw.randrange(1, 5),), (3, 2)]
+    values = [torch.randn(shape, dtype=torch.float64, generator=generator) for shape in shapes]
+    pool = TermPool()
+    views: list[View] = [pool.leaf(f"x{k}", tuple(value.shape)) for k, value in enumerate(values)]
+    evaluator = Evaluator({f"x{k}": value for k, value in enumerate(values)})
+    counter = torch.arange(3)
+    (own,) = lower_call(Sample(aten.arange.default, (3,)), [], counter, pool=pool)
+    assert own is not None
+    values.append(counter)
+    views.append(own)
+    calls: list[str] = []
+    for _ in range(length):
+        try:
+            target, arguments = draw.choice(STEPS)(Drawn(values, draw))
+        except IndexError:  # nothing fits
+            continue
+        sample, operands = _sample(target, arguments, values, views)
+        result = sample.recorded()
+        results: list[torch.Tensor] = list(result) if isinstance(result, tuple | list) else [result]
+        if any(value.numel() > LARGEST or not value.double().isfinite().all() for value in results):
+            continue
+        try:
+            lowered = lower_call(sample, operands, result, pool=pool, validated=False)
+        except RefusedError:
+            continue
+        calls.append(f"#{len(values)} = {target}{arguments}")
+        for value, view in zip(results, lowered, strict=True):
+            if view is None:
+                continue
+            found = evaluator.view(view)
+            if not torch.allclose(found.double(), value.double(), rtol=1e-7, atol=1e-9):
+                return len(calls), Difference(tuple(calls), value, found)
+            values.append(value)
+            views.append(view)
+    return len(calls), None
+
+
+def _sample(
+    target: Any, arguments: Sequence[Any], values: Sequence[torch.Tensor], views: Sequence[View]
+) -> tuple[Sample, list[View]]:
+    operands: list[View] = []
+
+    def resolved(argument: Any) -> Any:
+        if isinstance(argument, list):
+            return [resolved(item) for item in argument]
+        if isinstance(argument, Ref):
+            operands.append(views[argument.place])
+            return values[argument.place]
+        return argument
+
+    return Sample(target, tuple(map(resolved, arguments))), operands
