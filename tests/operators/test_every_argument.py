@@ -27,6 +27,7 @@ prims = torch.ops.prims
 STORAGE = "how the result or its gradient is stored"
 CHECKS = "whether torch looks for an error"
 NEUTRAL: dict[Any, dict[str, str]] = {
+    aten.bincount.default: {"minlength": "of numbers that were chosen alone: tests/operators/test_sorted_rows.py"},
     aten.embedding.default: {"scale_grad_by_freq": "the gradient alone", "sparse": STORAGE},
     aten.gather.default: {"sparse_grad": STORAGE},
     aten.linalg_cholesky_ex.default: {"check_errors": CHECKS},

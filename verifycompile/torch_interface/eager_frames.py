@@ -184,7 +184,9 @@ def _install() -> None:
         compiler = _compiler_of(self)
         watch = _watch_over(compiler)
         if result.guarded_code is not None:
-            if watch is not None and _breaks_at_once.get() and is_function_given(frame.f_code):
+            # Behind a break of a wrapper of torch's own, as of DDP, a module is compiled whole.
+            breaks = _breaks_at_once.get() and frame.f_code is not AROUND_TORCH
+            if watch is not None and breaks and is_function_given(frame.f_code):
                 watch.seen(compiler, _eager_frame(frame, _AT_ONCE, is_whole=True, breaks_at_once=True))
             return result
         if watch is not None:
