@@ -352,8 +352,8 @@ def _tell_of_break(compiler: Any, translator: Any, reason: Any, stack_pops: int)
     handed = keep_handed_over(translator, reason, stack_pops)
     if handed.held_sum:
         function, qualified, file, _ = _place(translator.f_code)
-        held = {"held_sum": handed.held_sum, "is_unread": handed.is_unread}
-        watch.seen(compiler, EagerFrame(function, qualified, file, handed.line, handed.reason, False, **held))
+        told = EagerFrame(function, qualified, file, handed.line, handed.reason, was_accepted=False)
+        watch.seen(compiler, dataclasses.replace(told, held_sum=handed.held_sum, is_unread=handed.is_unread))
 
 
 def _tell_of_disabled(callback: Any, caller: types.FrameType) -> None:
