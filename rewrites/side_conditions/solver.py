@@ -81,7 +81,6 @@ def follows(text: str) -> bool:
     import z3  # here, because a certificate is checked without a solver
 
     limit.check()
-    answer = z3.unknown
     # The plain solver needs a third of the time for what most questions ask, and does not simplify the others first.
     for make, most_steps in ((z3.SimpleSolver, _FIRST_STEPS), (z3.Solver, _MOST_STEPS)):
         solver = make()
@@ -91,7 +90,7 @@ def follows(text: str) -> bool:
             solver.from_string(text)
             answer = solver.check()
         except z3.Z3Exception:
-            continue
+            return False
         if answer != z3.unknown:
             return answer == z3.unsat
     _unanswered.append(text)

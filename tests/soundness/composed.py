@@ -7,6 +7,7 @@ that what it does to sums, masks, look-ups and parts is tried: every law of the 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -63,6 +64,13 @@ class Drawn:
 
 def _but(dim: int, value: torch.Tensor) -> tuple[int, ...]:
     return (*value.shape[:dim], *value.shape[dim + 1 :])
+
+
+def _lies_in(value: torch.Tensor, dim: int, index: torch.Tensor) -> bool:
+    """Whether an index of ``dim`` is no larger than the value along its other dimensions."""
+    if index.dim() != value.dim():
+        return False
+    return all(a <= b for a, b in zip(_but(dim, index), _but(dim, value), strict=True))
 
 
 def _fits(*values: torch.Tensor) -> bool:
@@ -203,7 +211,7 @@ def _stacked(d: Drawn) -> Call:
 
 def _gathered(d: Drawn) -> Call:
     place, value, dim, size = d.along()
-    index = d.places(size, lambda v: v.dim() == value.dim() and all(a <= b for a, b in zip(_but(dim, v), _but(dim, value), strict=True)))
+    index = d.places(size, functools.partial(_lies_in, value, dim))
     return aten.gather.default, (place, dim, index)
 
 
@@ -222,7 +230,7 @@ def _rows_added(d: Drawn) -> Call:
 
 def _scattered(d: Drawn) -> Call:
     place, value, dim, size = d.along()
-    index = d.places(size, lambda v: v.dim() == value.dim() and all(a <= b for a, b in zip(_but(dim, v), _but(dim, value), strict=True)))
+    index = d.places(size, functools.partial(_lies_in, value, dim))
     source, _ = d.real(lambda v: v.shape == d.values[index.place].shape)
     return aten.scatter_add.default, (place, dim, index, source)
 
