@@ -17,7 +17,7 @@ from verifycompile.ir.size import Size
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.operators.bounds import within
-from verifycompile.rewrites.operators.elementwise import REAL_DTYPES, require_real
+from verifycompile.rewrites.operators.elementwise import INTEGER_DTYPES, REAL_DTYPES, require_exact, require_real
 from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator
 from verifycompile.rewrites.rows.keys import bound_of
 
@@ -101,7 +101,10 @@ def bincount(b: Builder, self: View, minlength: int) -> View:
 
 def in_bins(b: Builder, view: View, bins: int, low: Number, high: Number) -> View:
     """For each element, along a new last dimension, whether it falls into each of the bins."""
-    require_real(b, "self")
+    if b.call.dtypes.get("self") in INTEGER_DTYPES:  # on a GPU alone; the ends are truncated to whole numbers there
+        require_exact(b, min=low, max=high)
+    else:
+        require_real(b, "self")
     if low == high and bins == 1:
         return b.full(1, (*b.shape(view), 1))  # one bin from the smallest to the largest element
     if low == high:

@@ -61,11 +61,32 @@ def normalizations(x: Any, y: Any, z: Any, gradient: Any, mistake: str) -> Resul
     return out, aten.native_layer_norm_backward(gradient, *saved)[0], scaled, z + 1
 
 
+def batch_norm(x: Any, y: Any, z: Any, gradient: Any, mistake: str) -> Results:
+    """Its statistics are of float32 on a GPU, whose batch the rank has in whole and whose channels it has a part of."""
+    size = x.shape[1]
+    mean, variance = (aten.full([size], number, device=x.device) for number in (0.0, 1.0))
+    momentum = 0.1 if mistake != "momentum" else 0.2
+    ran = aten._native_batch_norm_legit_functional(x, None, None, mean, variance, True, momentum, 1e-5)
+    out, saved, inverse, mean, variance = ran
+    mask = [True, False, False]
+    of_input = aten.native_batch_norm_backward(gradient, x, None, mean, variance, saved, inverse, True, 1e-5, mask)[0]
+    return out, mean, variance, of_input
+
+
+def expert_counts(x: Any, y: Any, z: Any, gradient: Any, mistake: str) -> Results:
+    """How many tokens chose each expert, counted in whole numbers, which the CPU does not."""
+    chosen = aten.topk(aten.select(x, 1, 0).flatten(0, 1), 2)[1].to(torch.int32)
+    lowest = 0 if mistake != "another range" else 1
+    return (aten.histc(chosen, 8, lowest, 7), *(t + 1 for t in (y, z)))
+
+
 PROGRAMS: list[tuple[Callable[..., Results], int, tuple[str, ...]]] = [
     (flash, 1, ("scale", "not causal", "backward not causal", "gradients exchanged")),
     (cudnn, 1, ("another output",)),
     (efficient, 1, ("mask dropped in backward",)),
     (normalizations, 0, ("over another width",)),
+    (batch_norm, 1, ("momentum",)),
+    (expert_counts, 2, ("another range",)),
 ]
 
 
@@ -100,7 +121,7 @@ def test_verifies_and_is_checked(program: Callable[..., Results], dim: int) -> N
 def test_mistake_is_refuted(program: Callable[..., Results], dim: int, mistake: str) -> None:
     report = report_on(program, dim, mistake)
     assert report.verdict is Verdict.REFUTED, str(report)
-    assert {finding.code for finding in report.findings} == {"VC107"}
+    assert {finding.code for finding in report.findings} == {"VC103" if mistake == "momentum" else "VC107"}
 
 
 def test_a_counterexample_runs_without_a_gpu(tmp_path: Path) -> None:

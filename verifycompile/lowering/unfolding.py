@@ -41,7 +41,6 @@ class Unfolding:
         if node.target in self._open or len(self._open) >= DEEPEST:
             raise UnsupportedError(UNREPRESENTABLE, "")
         found = self._decomposition(node)
-        self._require_recorded(node, found)
         self._open.append(node.target)
         try:
             with self._sizes.reading(found.symbols):
@@ -61,16 +60,32 @@ class Unfolding:
         return [leaf for leaf in leaves if isinstance(self._described(leaf), (Operand, sympy.Expr))]
 
     def _decomposition(self, node: torch.fx.Node) -> Decomposition:
+        """Results must be of the shapes and dtypes that torch recorded for the call, on the CPU or on a GPU."""
+        recorded = node.meta.get("val")
+        expected = [self._outline(value) for value in (recorded if isinstance(recorded, (list, tuple)) else [recorded])]
+        found, given = self._decomposition_on("cpu", node)
+        if given != expected:
+            on_gpu, given_there = self._decomposition_on("cuda", node)
+            if given_there != expected:
+                text = f"it gives {_shown(given)} where torch recorded {_shown(expected)}"
+                raise UnsupportedError(UNREPRESENTABLE, text)
+            return on_gpu
+        return found
+
+    def _decomposition_on(self, device: str, node: torch.fx.Node) -> tuple[Decomposition, list[Any]]:
+        """The decomposition, and the outlines of its results."""
         args = [self._described(argument) for argument in node.args]
         kwargs = {name: self._described(argument) for name, argument in node.kwargs.items()}
         with _as_refusals():
-            found = decompose(node.target, args, kwargs)
+            found = decompose(node.target, args, kwargs, device)
         if found.symbols and self._sizes.reads_counts:
             raise UnsupportedError(UNREPRESENTABLE, "sizes that are no numbers, among those that are read from tensors")
         for call in found.calls:
             if reads_memory(call):
                 raise UnsupportedError(UNREPRESENTABLE, f"`{call.target}` reads its operand through its memory")
-        return found
+        with self._sizes.reading(found.symbols):
+            values = [r.meta.get("val") if isinstance(r, torch.fx.Node) else r for r in found.results]
+            return found, [self._outline(value) for value in values]
 
     def _described(self, argument: Any) -> Any:
         """An argument without its content."""
@@ -83,17 +98,6 @@ class Unfolding:
         if isinstance(argument, (list, tuple)):
             return [self._described(item) for item in argument]
         return self._sizes.known(argument)
-
-    def _require_recorded(self, node: torch.fx.Node, found: Decomposition) -> None:
-        """Results must be of the shapes and dtypes that torch recorded for the call."""
-        recorded = node.meta.get("val")
-        expected = [self._outline(value) for value in (recorded if isinstance(recorded, (list, tuple)) else [recorded])]
-        given: list[Any] = []
-        with self._sizes.reading(found.symbols):
-            for result in found.results:
-                given.append(self._outline(result.meta.get("val") if isinstance(result, torch.fx.Node) else result))
-        if given != expected:
-            raise UnsupportedError(UNREPRESENTABLE, f"it gives {_shown(given)} where torch recorded {_shown(expected)}")
 
     def _outline(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):

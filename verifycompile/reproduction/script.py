@@ -19,7 +19,7 @@ from verifycompile.reproduction import runtime
 from verifycompile.reproduction.source import GraphSource, NoScriptError, identifier, literal
 from verifycompile.torch_interface.evaluation import symbolic_expression
 from verifycompile.torch_interface.placements import is_known, norm_order, outer_blocks, sharded_dimension
-from verifycompile.witness import Agreement, EvaluationError, attention, grouped
+from verifycompile.witness import Agreement, EvaluationError, attention, written_kernels
 from verifycompile.witness.inputs import placements_of, size_values, tangent_inputs, tensor_inputs
 from verifycompile.witness.search import Difference
 from verifycompile.witness.side_by_side import compare_programs
@@ -238,8 +238,8 @@ def _modules(used: str) -> list[ModuleType]:
     modules = [runtime]
     if "attention_of(" in used:
         modules.append(attention)
-    if "grouped_product(" in used:
-        modules.append(grouped)
+    if any(f"{function.__name__}(" in used for function in written_kernels.WRITTEN.values()):
+        modules.append(written_kernels)
     return modules
 
 

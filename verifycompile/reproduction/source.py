@@ -21,11 +21,12 @@ from verifycompile.torch_interface.model_lines import helper_location_of, model_
 from verifycompile.torch_interface.operators import by_name
 from verifycompile.witness import attention, collectives, operators
 from verifycompile.witness.interpreter import ancestors
+from verifycompile.witness.written_kernels import WRITTEN
 
 _INDENT = "    "
-_RESERVED = frozenset(
-    {"aten", "attention_of", "decomposed", "grouped_product", "math", "me", "prims", "torch", "unset"}
-)
+_RESERVED = frozenset({"aten", "attention_of", "decomposed", "math", "me", "prims", "torch", "unset"}) | {
+    function.__name__ for function in WRITTEN.values()
+}
 _INFIX: Mapping[object, str] = {
     operator.add: "+",
     operator.sub: "-",
@@ -166,13 +167,11 @@ class GraphSource:
         if name == "aten.native_dropout.default":
             operand = self._value(named["input"])
             return f"({operand}.clone(), torch.ones({operand}.shape, dtype=torch.bool))"
-        if attention.is_attention(name) or name == "aten._grouped_mm.default":
+        if attention.is_attention(name) or name in WRITTEN:
             pairs = ", ".join(f'"{key}": {self._value(value)}' for key, value in named.items())
-            return (
-                f'attention_of("{name}", {{{pairs}}})'
-                if attention.is_attention(name)
-                else f"grouped_product({{{pairs}}})"
-            )
+            if name in WRITTEN:
+                return f"{WRITTEN[name].__name__}({{{pairs}}})"
+            return f'attention_of("{name}", {{{pairs}}})'
         arguments = [self._value(argument) for argument in node.args]
         ignored = ("pin_memory", "non_blocking")
         arguments += [f"{key}={self._value(value)}" for key, value in node.kwargs.items() if key not in ignored]

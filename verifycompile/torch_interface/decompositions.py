@@ -111,14 +111,17 @@ def has_decomposition(target: object) -> bool:
     return _function(target) is not None
 
 
-def decompose(target: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Decomposition:
-    """The decomposition of a call whose tensors are given as ``Operand``. Raises NotDecomposedError."""
-    key = (target, _key(list(args)), tuple((name, _key(value)) for name, value in kwargs.items()))
+def decompose(target: object, args: Sequence[Any], kwargs: Mapping[str, Any], device: str = "cpu") -> Decomposition:
+    """The decomposition of a call whose tensors are given as ``Operand``. Raises NotDecomposedError.
+
+    ``device``: where the tensors are. Some results are of another dtype on a GPU.
+    """
+    key = (device, target, _key(list(args)), tuple((name, _key(value)) for name, value in kwargs.items()))
     known = _known.get(key)
     if known is None:
         if len(_known) >= _CAPACITY:
             _known.clear()
-        known = _known[key] = _outcome(target, args, kwargs)
+        known = _known[key] = _outcome(target, args, kwargs, device)
     if isinstance(known, str):
         raise NotDecomposedError(known)
     return known
@@ -149,14 +152,14 @@ def _function(target: object) -> Callable[..., Any] | None:
     return None
 
 
-def _outcome(target: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Decomposition | str:
+def _outcome(target: object, args: Sequence[Any], kwargs: Mapping[str, Any], device: str) -> Decomposition | str:
     function = _function(target)
     if function is None:
         return ""
 
     def traced() -> Decomposition:
         with _outside_of_traces():
-            return _traced(function, list(args), dict(kwargs), compare)
+            return _traced(function, list(args), dict(kwargs), device, compare)
 
     def compare(largest: int) -> bool | str:
         with without_logged_failures(), real_tensors():
@@ -179,7 +182,11 @@ def _or_reason(failed: str, attempt: Callable[[], Outcome]) -> Outcome | str:
 
 
 def _traced(
-    function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], compare: Callable[[int], bool | str]
+    function: Callable[..., Any],
+    args: list[Any],
+    kwargs: dict[str, Any],
+    device: str,
+    compare: Callable[[int], bool | str],
 ) -> Decomposition:
     sizes = ShapeEnv(duck_shape=False)
     mode = FakeTensorMode(shape_env=sizes, allow_non_fake_inputs=True)
@@ -187,8 +194,8 @@ def _traced(
 
     def made(value: Operand | sympy.Expr) -> Any:
         if isinstance(value, Operand):
-            return torch.empty([s if isinstance(s, int) else _symbolic(s, sizes, symbols) for s in value.shape],
-                               dtype=value.dtype)  # fmt: skip
+            shape = [s if isinstance(s, int) else _symbolic(s, sizes, symbols) for s in value.shape]
+            return torch.empty(shape, dtype=value.dtype, device=device)
         return _symbolic(value, sizes, symbols)
 
     variable = (Operand, sympy.Expr)
@@ -198,7 +205,7 @@ def _traced(
     def call(*given: Any) -> list[Any]:
         supply = iter(given)
         filled, named = tree_map_only(variable, lambda _: next(supply), (args, kwargs))
-        named = {name: torch.device("cpu") if isinstance(v, torch.device) else v for name, v in named.items()}
+        named = {name: torch.device(device) if isinstance(v, torch.device) else v for name, v in named.items()}
         with _Counted():
             result = function(*filled, **named)
         return list(result) if isinstance(result, (list, tuple)) else [result]

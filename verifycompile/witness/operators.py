@@ -13,8 +13,8 @@ from verifycompile.torch_interface.operators import by_name
 from verifycompile.torch_interface.schema import is_random
 from verifycompile.witness import attention
 from verifycompile.witness.error import EvaluationError
-from verifycompile.witness.grouped import grouped_product
 from verifycompile.witness.unchecked_kernels import require_operands_that_fit
+from verifycompile.witness.written_kernels import WRITTEN
 
 _NAMESPACES = ("aten.", "prims.")
 _PYTHON_MODULES = ("_operator", "math")
@@ -157,7 +157,7 @@ _SPECIAL: Mapping[str, Callable[[Mapping[str, object]], object]] = {
     "aten._softmax.default": _softmax(log=False),
     "aten._log_softmax.default": _softmax(log=True),
     "aten.native_dropout.default": _dropout,
-    "aten._grouped_mm.default": _checked(grouped_product),
+    **{name: _checked(function) for name, function in WRITTEN.items()},
 }
 
 
