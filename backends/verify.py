@@ -6,7 +6,7 @@ import contextvars
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.fx
@@ -39,6 +39,7 @@ from verifycompile.torch_interface.dynamo_backend import (
 )
 from verifycompile.torch_interface.eager_frames import accept
 from verifycompile.torch_interface.errors import as_compile_error
+from verifycompile.torch_interface.frame_guards import verify_again_unless
 from verifycompile.torch_interface.hook_guards import backward_hooks_around, verify_again_where_hooks_change
 from verifycompile.torch_interface.in_flight import without_marks
 from verifycompile.torch_interface.layout_guards import verify_again_where_layouts_change
@@ -80,6 +81,7 @@ def verify(
     try:
         settings = Options.from_mapping(options)
         inner = _inner_backend(settings, mode)
+        _verify_again_where_options_change(options)
         checked = CHECK.get()(gm, example_inputs, settings)
     except Exception as error:  # noqa: BLE001 - whatever went wrong is raised again, in a form that Dynamo never drops
         raise as_compile_error(error) from None
@@ -91,6 +93,18 @@ def verify(
             raise refusal(report, checked.together, in_full=True)
         warn_with_report(report, checked.together.ranks)
     return checked.compiled_by(in_buckets(inner), gm, example_inputs)
+
+
+def _verify_again_where_options_change(options: Mapping[str, Any] | None) -> None:
+    """Dynamo takes a graph from before where ``options`` is the same object, whatever was written into it since."""
+    known = _as_it_is(options)
+    verify_again_unless([lambda _: _as_it_is(options) == known], "the options are those of when the frame was verified")
+
+
+def _as_it_is(option: Any) -> Any:
+    if isinstance(option, Mapping):
+        return {name: _as_it_is(value) for name, value in cast("Mapping[Any, Any]", option).items()}
+    return [*map(_as_it_is, cast("Sequence[Any]", option))] if isinstance(option, list | tuple) else option
 
 
 @dataclasses.dataclass(frozen=True)
