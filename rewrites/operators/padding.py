@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -23,6 +24,11 @@ def slice_backward(
 ) -> View:
     """The gradient at the places that the slice read, zero at the others."""
     total = input_sizes[dim % len(input_sizes)]
+    first = bound(total, start)
+    length: Any = normalize_size(bound(total, end) - first)  # pyright: ignore[reportArgumentType]  # whole numbers
+    read = max(0, -(-length // step)) if isinstance(length, int) else length if step == 1 else -(-length // step)
+    if read != b.shape(grad_output)[dim]:
+        raise UnsupportedError(UNSUPPORTED, "the gradient of a slice has another size than the slice: torch repeats it")
     if b.depends_on_rank(start) and step == 1:
         return b.pad(*placed_by_coordinate(b, grad_output, dim % len(input_sizes), start), total)
     if b.depends_on_rank(start) and total == step * b.shape(grad_output)[dim]:
@@ -32,7 +38,6 @@ def slice_backward(
         return b.reshape(b.pad(*placed, step), shape)  # pyright: ignore[reportArgumentType]  # a whole number
     if not isinstance(start, int) or not isinstance(step, int):
         raise UnsupportedError(UNSUPPORTED, f"the gradient of a slice with start {start} and step {step}")
-    first = bound(total, start)
     assert isinstance(first, int) or first is total
     if step == 1:
         return b.pad(grad_output, dim, first, total)  # pyright: ignore[reportArgumentType]  # a whole number or the size itself
