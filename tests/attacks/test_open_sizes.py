@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import verifycompile
 from tests.support import fake_mesh_world
@@ -46,3 +48,18 @@ def test_ranks_that_run_different_graphs_of_sizes_that_are_left_open(wrong: bool
     assert report.verdict is Verdict.UNPROVED
     assert report.findings[0].code == "VC206"
     assert sentence in str(report)
+
+
+@pytest.mark.parametrize(("implementation", "verdict"), [
+    (lambda x, n, m: x * n, Verdict.VERIFIED), (lambda x, n, m: x * m, Verdict.REFUTED),
+    (lambda x, m, n: x * m, Verdict.REFUTED), (lambda x, k, m: x * k, Verdict.REFUTED),
+])  # fmt: skip
+def test_numbers_that_are_left_open_are_those_of_their_names(implementation: Any, verdict: Verdict) -> None:
+    """Each trace calls the second argument by one symbol."""
+
+    def traced(function: Any) -> torch.fx.GraphModule:
+        numbers = (3 if name == "n" else 5 for name in function.__code__.co_varnames[1:])
+        return make_fx(function, tracing_mode="symbolic")(torch.randn(4, 6), *numbers)
+
+    report = verifycompile.verify_graphs(traced(lambda x, n, m: x * n), traced(implementation), mesh=(2,))
+    assert report.verdict is verdict, str(report)

@@ -209,6 +209,19 @@ def test_assumptions_that_are_stripped() -> None:
     assert _rejected({**data, "assumptions": []}) == "it does not list the assumption: `x` is placed (R) by default"
 
 
+def test_numbers_among_the_inputs_that_change_places() -> None:
+    """What is a factor in one program is called by the name of another number in the other one."""
+    given = (torch.randn(4, 6), 3, 5)
+    graphs = (make_fx(lambda x, n, m: x * n, tracing_mode="symbolic")(*given) for _ in range(2))
+    certificate = verify_graphs(*graphs, mesh=(2,)).certificate
+    assert certificate is not None
+    data = json.loads(certificate.to_json())
+    _, first, second = data["implementation"]["inputs"]
+    first["name"], second["name"] = second["name"], first["name"]
+    wanted = "the number `m_1`, an input of the implementation, is another one in the spec, or none"
+    assert _rejected(data) == wanted
+
+
 def test_another_kind_of_output() -> None:
     data = _data()
     for side in ("spec", "implementation"):

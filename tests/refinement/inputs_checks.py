@@ -25,10 +25,11 @@ from verifycompile.program import Mesh, MeshAxis, OutputKind, Program, ProgramIn
 from verifycompile.refinement.definitions import DEFINED, DEFINED_INDICATOR, Definitions, is_real, renamed
 from verifycompile.refinement.dtensor_results import _equal, _strides, misread_output, misread_strides
 from verifycompile.refinement.dtypes import differing_precisions, mismatched_dtype
-from verifycompile.refinement.inputs import leaf_of, relate, tensor_inputs
+from verifycompile.refinement.inputs import leaf_of, relate, tensor_inputs, unrelated_number
 from verifycompile.refinement.placement import reduce_partial, shard
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.registry import UnsupportedError
+from verifycompile.torch_interface.expressions import recorded_number, recorded_tensor
 
 MESH = Mesh((MeshAxis("x", 2),), (0, 1))
 WHOLE, ROWS, HALF, COMPLEX, NUMBERS, TRUTHS = (
@@ -122,7 +123,7 @@ def _of_precisions() -> None:
 
 def input_checks() -> Iterator[tuple[str, Check]]:
     """Of inputs, by name."""
-    for check in (_of_kinds, _of_tensors, _of_values, _of_partial_values, _of_what_does_not_fit):
+    for check in (_of_kinds, _of_tensors, _of_numbers, _of_values, _of_partial_values, _of_what_does_not_fit):
         yield check.__name__.strip("_"), check
 
 
@@ -140,6 +141,20 @@ def _of_tensors() -> None:
     found = tensor_inputs(Lowering(program(of_all), TermPool(), "impl"))
     wanted = (Role.INPUT, Role.PARAMETER, Role.BUFFER)
     assert found.keys() == {*(("input", role.name) for role in wanted), ("tangent", "TANGENT")}
+
+
+def _of_numbers() -> None:
+    """A number is one of the spec's of this name, or a size of a tensor that the implementation has."""
+    n, m = (recorded_number("SymInt", sympy.Symbol(name, positive=True, integer=True)) for name in "nm")
+    rows = recorded_tensor([m, 2], torch.float32, [2, 1], 0)
+    for told, own, unrelated in (
+        ({"a": n, "b": m}, {"b": m, "a": n}, None), ({"a": n, "b": m}, {"a": n, "b": n}, "b"), ({"a": n}, {"b": n}, "b"),
+        ({"a": n}, {"b": m, "x": rows}, None), ({"a": n}, {"b": n, "x": rows}, "b"), ({"a": 3}, {"a": 4}, None), ({}, {"a": n}, "a"),
+    ):  # fmt: skip
+        sides = [program({name: (Role.INPUT, value) for name, value in inputs.items()}) for inputs in (told, own)]
+        assert unrelated_number(*(Lowering(side, TermPool(), "") for side in sides)) == unrelated
+    replaced = dataclasses.replace(program({"a": (Role.SIZE, m)}), size_values={m.node.expr: n.node.expr})
+    assert unrelated_number(*(Lowering(p, TermPool(), "") for p in (replaced, program({"a": (Role.SIZE, n)})))) is None
 
 
 class Pair:

@@ -24,7 +24,7 @@ from verifycompile.lowering.recorded import computes_in_double
 from verifycompile.program import Mesh, OutputKind, Program, ProgramInput, ProgramOutput, Role
 from verifycompile.refinement.dtensor_results import misread_output
 from verifycompile.refinement.dtypes import differing_precisions, mismatched_dtype
-from verifycompile.refinement.inputs import leaf_of, relate, tensor_inputs
+from verifycompile.refinement.inputs import leaf_of, relate, tensor_inputs, unrelated_number
 from verifycompile.refinement.mismatch import Mismatch
 from verifycompile.refinement.placement import Placements, describe, holds, same_value, with_open_axes
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
@@ -143,8 +143,7 @@ class Attempt:
     def value_of(self, spec_node: torch.fx.Node, impl_node: torch.fx.Node) -> tuple[View | None, View | None]:
         """The values of one node of each program, before any output is related. Raises ClaimError."""
         self.placements.update(self._claims)
-        mismatch = self._mutation() or self._relate_inputs() or self._relate_tangents()
-        if mismatch is not None:
+        if mismatch := self._mutation() or self._relate_inputs() or self._relate_tangents():
             raise ClaimError(mismatch.message)
         self.spec.lower([spec_node])
         self.implementation.lower([impl_node])
@@ -153,20 +152,21 @@ class Attempt:
     # -- inputs
 
     def _relate_inputs(self) -> Mismatch | None:
+        if number := unrelated_number(self.spec, self.implementation):
+            message = f"the number `{number}`, an input of the implementation, is another one in the spec, or none"
+            return Mismatch("VC303", message, number)
         spec_inputs = tensor_inputs(self.spec)
         for key, program_input in tensor_inputs(self.implementation).items():
             if key[0] == "tangent" or key not in spec_inputs:
                 continue
             placements = program_input.placements or self._replicated()
-            mismatch = self._relate_input(spec_inputs[key], program_input, placements)
-            if mismatch is not None:
+            if mismatch := self._relate_input(spec_inputs[key], program_input, placements):
                 return mismatch
         for key, spec_input in spec_inputs.items():
             if key[0] != "tangent" and spec_input.node not in self.spec.values:
                 shape = self.spec.sizes.shape_of(spec_input.node)
                 assert shape is not None
-                leaf = leaf_of(self.pool, spec_input, shape)
-                self.spec.provide(spec_input.node, leaf)
+                self.spec.provide(spec_input.node, leaf_of(self.pool, spec_input, shape))
         return None
 
     def _relate_input(
@@ -194,8 +194,7 @@ class Attempt:
             found = self.placements.get(program_input.name, self._replicated())
             found = tuple(Replicate() if isinstance(p, Partial) else p for p in found)
             placements = with_open_axes(program_input.placements or found, found, program_input.open_axes)
-            mismatch = self._relate_input(spec_inputs[key], program_input, placements)
-            if mismatch is not None:
+            if mismatch := self._relate_input(spec_inputs[key], program_input, placements):
                 return mismatch
         return None
 
@@ -223,11 +222,9 @@ class Attempt:
     def _relate_output(self, spec: ProgramOutput, implementation: ProgramOutput) -> bool:
         if self.spec.view(spec.node) is None:
             return self._same_size(spec, implementation)
-        placements = self._relation(spec, implementation)
-        if placements is None:
-            return False
-        self._note_relation(spec, placements)
-        return True
+        if (placements := self._relation(spec, implementation)) is not None:
+            self._note_relation(spec, placements)
+        return placements is not None
 
     def _relation(self, spec: ProgramOutput, implementation: ProgramOutput) -> Placements | None:
         """How the implementation holds an output; no placements at all where it has no mesh."""
@@ -244,20 +241,17 @@ class Attempt:
             return None
 
     def _note_relation(self, output: ProgramOutput, placements: Placements) -> None:
-        mesh = self.implementation.program.mesh
-        if mesh is None:
-            self.relations[output.name] = output.name
-            return
-        self.placements[output.name] = placements
-        self.relations[output.name] = describe(output.name, placements, mesh)
+        self.relations[output.name] = output.name
+        if (mesh := self.implementation.program.mesh) is not None:
+            self.placements[output.name] = placements
+            self.relations[output.name] = describe(output.name, placements, mesh)
 
     def _same_size(self, spec: ProgramOutput, implementation: ProgramOutput) -> bool:
         """Outputs that are numbers (sizes) must be the same expression."""
         left, right = self.spec.values[spec.node], self.implementation.values[implementation.node]
-        if left is None or left != right:
-            return False
-        self.relations[spec.name] = spec.name
-        return True
+        if is_same := left is not None and left == right:
+            self.relations[spec.name] = spec.name
+        return is_same
 
     def _find_placements(self, left: View, right: View, output: ProgramOutput, mesh: Mesh) -> Placements | None:
         """The placements claimed, where they are those that must be, and hold."""

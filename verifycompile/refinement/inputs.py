@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+import sympy
 import torch
 from torch.distributed.tensor.placement_types import Partial, Placement
 
@@ -13,6 +15,7 @@ from verifycompile.lowering.lower import Lowering
 from verifycompile.program import ProgramInput, Role
 from verifycompile.refinement.placement import shard
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
+from verifycompile.torch_interface.derivation import is_derived_number
 
 _TENSORS = (Role.INPUT, Role.PARAMETER, Role.BUFFER, Role.TANGENT)
 
@@ -24,6 +27,21 @@ def tensor_inputs(lowering: Lowering) -> dict[tuple[str, str], ProgramInput]:
         for p in lowering.program.inputs
         if p.role in _TENSORS and lowering.sizes.shape_of(p.node) is not None
     }
+
+
+def unrelated_number(spec: Lowering, implementation: Lowering) -> str | None:
+    """A number among the implementation's inputs that is another one in the spec, and no size of a tensor."""
+    sizes = [s for p in tensor_inputs(implementation).values() for s in implementation.sizes.shape_of(p.node) or ()]
+    known, told = {s for size in sizes for s in sympy.sympify(size).free_symbols}, dict(_numbers(spec))
+    own = [(name, number) for name, number in _numbers(implementation) if not number.free_symbols <= known]
+    return next((name for name, number in own if number != told.get(name)), None)
+
+
+def _numbers(side: Lowering) -> Iterator[tuple[str, sympy.Basic]]:
+    for item in side.program.inputs:
+        value: Any = item.node.meta.get("val")
+        if is_derived_number(value):
+            yield item.name, value.node.expr.xreplace(dict(side.program.size_values))
 
 
 def input_key(program_input: ProgramInput) -> tuple[str, str]:
@@ -65,13 +83,8 @@ def relate(
     if _kind(spec_input) != _kind(program_input):
         message = f"the input `{program_input.name}` is {_kind(program_input)}, in the spec {_kind(spec_input)}"
         raise UnsupportedError("VC303", message)
-    if mesh is None:
-        spec.values.setdefault(spec_input.node, leaf_of(pool, spec_input, shape))
-        implementation.provide(program_input.node, spec.values[spec_input.node])
-        return
-    partial = [axis for axis, p in enumerate(placements) if isinstance(p, Partial)]
     known = spec.values.get(spec_input.node)
-    if partial:
+    if mesh is not None and any(isinstance(placement, Partial) for placement in placements):
         if known is not None:
             raise UnsupportedError(UNREPRESENTABLE, f"two inputs are `{program_input.name}`, one of them partial")
         from verifycompile.refinement.partial_inputs import partial_leaf  # here, because few inputs are partial
@@ -79,14 +92,10 @@ def relate(
         value = partial_leaf(spec, spec_input, shape, placements, mesh)
     else:
         if known is None:
-            known = leaf_of(pool, spec_input, shape)
-            spec.provide(spec_input.node, known)
-        value = shard(known, placements, mesh)
-    if value.shape[len(mesh.axes) :] != local:
-        expected = value.shape[len(mesh.axes) :]
-        raise UnsupportedError(
-            "VC303",
-            f"the input `{program_input.name}` has shape {list(local)} on a rank; "
-            f"its placements {list(placements)} of {list(shape)} give {list(expected)}",
-        )
+            spec.provide(spec_input.node, known := leaf_of(pool, spec_input, shape))
+        value = known if mesh is None else shard(known, placements, mesh)
+    expected = local if mesh is None else value.shape[len(mesh.axes) :]
+    if expected != local:
+        lies = f"its placements {list(placements)} of {list(shape)} give {list(expected)}"
+        raise UnsupportedError("VC303", f"the input `{program_input.name}` has shape {list(local)} on a rank; {lies}")
     implementation.provide(program_input.node, value)
