@@ -184,12 +184,13 @@ class OwnCapture:
 @dataclasses.dataclass(frozen=True)
 class ModuleStyle:
     """``kind``: the class of a module. ``name``: its style in the plan of ``parallelize_module``, "" for none;
-    ``layouts``: of its result.
+    ``layouts``: of its result. ``inputs``: those that it takes its input for.
     """
 
     kind: str
     name: str
     layouts: tuple[Placement, ...]
+    inputs: tuple[Placement, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from torch.distributed.tensor.placement_types import Partial
+from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 
 from verifycompile.cause.search import Cause
 from verifycompile.diagnostics.codes import OWN_PART_CODES
@@ -28,6 +28,8 @@ _EXCHANGES = frozenset({"exchange", "exchange parts"})
 """Kinds of changes after which what was taken for another value is used as it was."""
 _OF_TURNS = frozenset({"VC119"})
 """Codes of mismatches that say which turn of a loop is used: a change says what of it is computed otherwise."""
+_OF_LAYOUTS = frozenset({"VC102", "VC104"})
+"""Codes of mismatches that a layout in a plan may be the cause of."""
 _OF_PLACES = frozenset({"VC117", "VC118"})
 """Codes of mismatches that are about which elements a rank takes."""
 
@@ -66,8 +68,16 @@ def with_styles(finding: Finding, styles: Mapping[str, ModuleStyle]) -> Finding:
     """The finding, with what the plan of ``parallelize_module`` says of the modules that it is about.
 
     A result that the plan leaves a partial sum; a parameter of a module without a style, though another module of its
-    class has one.
+    class has one; a layout that an input does not have.
     """
+    place = finding.impl_location
+    style = styles.get(place.module) if place is not None else None
+    if place is not None and style is not None and style.inputs and finding.code in _OF_LAYOUTS:
+        layouts = ", ".join(map(_spelled, style.inputs))
+        return finding.noted(
+            f"the plan gives `{place.module}` the style `{style.name}` with `input_layouts={layouts}`, which says how "
+            "the ranks hold its input"
+        )
     if finding.code != "VC101" or not styles:
         return finding
     kind, _, name = finding.output.partition(".")
@@ -159,6 +169,13 @@ def _of_other(finding: Finding, cause: Cause, suffix: str) -> Finding:
         output=cause.outputs[0] if cause.outputs else finding.output,
         followers=max(len(cause.outputs) - 1, 0),
     )
+
+
+def _spelled(placement: Placement) -> str:
+    """A placement as a plan spells it."""
+    if isinstance(placement, Shard):
+        return f"Shard({placement.dim})"
+    return "Replicate()" if isinstance(placement, Replicate) else "Partial()"
 
 
 def _listed(names: Sequence[str]) -> str:

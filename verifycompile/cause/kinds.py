@@ -21,9 +21,11 @@ from verifycompile.cause.collectives import (
     sums_of_functions,
 )
 from verifycompile.cause.fused import component_placements, own_components
+from verifycompile.cause.gathered_products import gathered_products
 from verifycompile.cause.look_ups import ends_of_parts, foreign_rows, indices_of_part, numbers_of_part, other_bounds
 from verifycompile.cause.means import means_of_all, means_of_kept
 from verifycompile.cause.move import Move, Scene
+from verifycompile.cause.needless_gathers import gathers_of_wholes, needless_gathers
 from verifycompile.cause.numbers import other_coordinates, other_numbers
 from verifycompile.cause.offsets import missing_scatters, own_part_of_operand, own_parts
 from verifycompile.cause.operands import (
@@ -53,7 +55,6 @@ from verifycompile.cause.whole_dimensions import (
     gathered_along_others,
     gathered_operands,
     gathered_repeats,
-    needless_gathers,
     scattered_along_others,
     whole_inputs,
 )
@@ -104,6 +105,7 @@ def likely(scene: Scene) -> tuple[Iterator[Move], ...]:
         means_of_kept(scene),
         iter(factors_of_their_own),
         needless_collectives(scene),
+        gathers_of_wholes(scene),
         iter(other_factors),
         other_groups(scene),
         exchanged_groups(scene),
@@ -158,6 +160,7 @@ def unlikely(scene: Scene) -> tuple[Iterator[Move], ...]:
         gathered_repeats(scene),
         scattered_along_others(scene),
         gathered_operands(scene),
+        gathered_products(scene),
         needless_gathers(scene),
         cut_as_others(scene),
         arranged_before_cut(scene),

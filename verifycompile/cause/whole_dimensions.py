@@ -22,9 +22,10 @@ from verifycompile.witness.interpreter import ancestors, descendants
 
 aten = torch.ops.aten
 
-_LAYOUTS = (
+LAYOUTS = (
     operator.getitem, aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.cat.default,
     aten.transpose.int, aten.permute.default, aten.view.default, aten.reshape.default, aten.clone.default,
+    aten._unsafe_view.default,  # noqa: SLF001 - the name of an operator
 )  # fmt: skip
 
 _REPEATS = (aten.cat.default, aten.repeat.default)
@@ -58,7 +59,7 @@ def _on_the_whole(scene: Scene, node: torch.fx.Node, dim: int, axis: int) -> Mov
                 if pieces
                 else new
             )
-            draft.redirect(piece, _own_part(draft, piece, value, axis, shape_of(piece)))
+            draft.redirect(piece, own_part(draft, piece, value, axis, shape_of(piece)))
 
     over, value, operand = scene.names((axis,)), scene.value(node), scene.value(node.all_input_nodes[0])
     message = f"{value} runs over dimension {dim} of {operand}, of which each rank of {over} holds a part"
@@ -99,20 +100,10 @@ def _differentiated_again(draft: Draft, own: torch.fx.Node, axis: int) -> None:
     def adapt(node: torch.fx.Node, grown: Grown) -> None:
         for operand in node.all_input_nodes if node in gradients - of_whole else ():
             if operand in grown and operand in gradients:
-                taken = _own_part(draft, operand, operand, axis, tuple(grown[operand].shape))
+                taken = own_part(draft, operand, operand, axis, tuple(grown[operand].shape))
                 draft.redirect(operand, taken, [node])
 
     draft.record_again(own, *sized, adapt=adapt)
-
-
-def needless_gathers(scene: Scene) -> Iterator[Move]:
-    """Each gathered value exchanged for the rank's own part of it."""
-    for node in scene.calls:
-        source = node.args[0] if node.target is functional_collectives().all_gather_into_tensor.default else None
-        if isinstance(source, torch.fx.Node):
-            results = [later for later in laid_out(node) if _grown(source, later) is not None]
-            if results:
-                yield _notgathered(scene, source, results[-1], scene.draft.group_axes(node))
 
 
 def gathered_along_others(scene: Scene) -> Iterator[Move]:
@@ -122,7 +113,7 @@ def gathered_along_others(scene: Scene) -> Iterator[Move]:
         axes = scene.draft.group_axes(node) if isinstance(source, torch.fx.Node) else ()
         if isinstance(source, torch.fx.Node) and len(axes) == 1:
             for part in _copied(source):
-                dims = ((later, _grown(part, later)) for later in reversed(laid_out(node)))
+                dims = ((later, grown_dim(part, later)) for later in reversed(laid_out(node)))
                 later, dim = next(((later, dim) for later, dim in dims if dim is not None), (node, None))
                 if dim is not None:
                     yield _gathered_along(scene, part, later, dim, axes[0])
@@ -132,7 +123,7 @@ def gathered_repeats(scene: Scene) -> Iterator[Move]:
     """Each value that repeats another one as often as there are ranks, as the parts of all ranks."""
     for node in scene.calls:
         parts = list(dict.fromkeys(node.all_input_nodes))
-        dim = _grown(parts[0], node) if node.target in _REPEATS and len(parts) == 1 and is_tensor(parts[0]) else None
+        dim = grown_dim(parts[0], node) if node.target in _REPEATS and len(parts) == 1 and is_tensor(parts[0]) else None
         if dim is None:
             continue
         whole, part = node.meta["val"].shape[dim], parts[0].meta["val"].shape[dim]
@@ -226,7 +217,7 @@ def _whole_inputs(scene: Scene, dims: Mapping[str, int], axis: int) -> Move:
             called(node)
         except UNFIT:
             for operand in [operand for operand in node.all_input_nodes if operand in grown]:
-                part = _own_part(draft, operand, operand, axis, tuple(grown[operand].shape))
+                part = own_part(draft, operand, operand, axis, tuple(grown[operand].shape))
                 draft.redirect(operand, part, [node])
 
     def apply(draft: Draft) -> None:
@@ -240,7 +231,7 @@ def _whole_inputs(scene: Scene, dims: Mapping[str, int], axis: int) -> Move:
             draft.redirect(own, whole, users)
         grown = draft.record_again(wholes=wholes, adapt=lambda node, found: adapt(node, draft, found))
         for output in [output for output in draft.program.outputs if output.node in grown]:
-            part = _own_part(draft, output.node, output.node, axis, tuple(grown[output.node].shape))
+            part = own_part(draft, output.node, output.node, axis, tuple(grown[output.node].shape))
             draft.redirect_outputs(output.node, part, {output.name})
 
     over, names = scene.names((axis,)), " and ".join(scene.value(scene.draft.node(name)) for name in dims)
@@ -254,30 +245,18 @@ def _whole_inputs(scene: Scene, dims: Mapping[str, int], axis: int) -> Move:
 
 def laid_out(gathered: torch.fx.Node) -> list[torch.fx.Node]:
     """What holds the elements of a gathered value and nothing else, in graph order."""
-    found, kept = {gathered}, (*_LAYOUTS, functional_collectives().wait_tensor.default)
+    found, kept = {gathered}, (*LAYOUTS, functional_collectives().wait_tensor.default)
     for node in gathered.graph.nodes:
         if node.target in kept and node.all_input_nodes and found.issuperset(node.all_input_nodes):
             found.add(node)
     return [node for node in gathered.graph.nodes if node in found and is_tensor(node)]
 
 
-def _grown(source: torch.fx.Node, result: torch.fx.Node) -> int | None:
+def grown_dim(source: torch.fx.Node, result: torch.fx.Node) -> int | None:
     """The dimension of which the result has more than the source, where it is one alone."""
     own, whole = shape_of(source), shape_of(result)
     differing = [dim for dim in range(len(own)) if len(own) == len(whole) and own[dim] != whole[dim]]
     return differing[0] if len(differing) == 1 else None
-
-
-def _notgathered(scene: Scene, source: torch.fx.Node, result: torch.fx.Node, axes: tuple[int, ...]) -> Move:
-    def apply(draft: Draft) -> None:
-        whole, users = draft.node(result.name), list(draft.node(result.name).users)
-        draft.redirect(whole, draft.node(source.name))
-        draft.record_again(*users)
-
-    over = scene.names(axes) or "its group"
-    message = f"{scene.value(result)} is gathered over {over}, where each rank's own part is needed"
-    hint = f"leave out the gather over {over} at {scene.line(result)}, and use {scene.value(source)}"
-    return Move(("not gathered",), result.name, "VC104", fixed(message, hint), apply)
 
 
 def gathered(draft: Draft, place: torch.fx.Node, source: torch.fx.Node, dim: int, axis: int) -> torch.fx.Node:
@@ -304,7 +283,7 @@ def _ranks(draft: Draft, axis: int) -> int:
     return draft.program.mesh.axes[axis].size
 
 
-def _own_part(
+def own_part(
     draft: Draft, place: torch.fx.Node, value: torch.fx.Node, axis: int, own: tuple[object, ...]
 ) -> torch.fx.Node:
     """The rank's part of ``value``, of the shape ``own``, behind ``place``."""

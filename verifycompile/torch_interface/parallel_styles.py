@@ -41,8 +41,8 @@ def style_of_hook(code: types.CodeType, values: Mapping[str, Any]) -> str | None
     if not _is_hook(code):
         return None
     module: Any = values.get(code.co_varnames[0])
-    name, _ = next(_told(module), ("a style", ())) if isinstance(module, nn.Module) else ("a style", ())
-    return f"{name} on {type(module).__name__}"
+    name = _style(module).name if isinstance(module, nn.Module) else ""
+    return f"{name or 'a style'} on {type(module).__name__}"
 
 
 def _is_hook(code: types.CodeType) -> bool:
@@ -77,15 +77,20 @@ def styles_of(model: object) -> Mapping[str, ModuleStyle]:
     """The modules of a model by path, each with its style; nothing for what is no module, or has no styles at all."""
     if not isinstance(model, nn.Module):
         return {}
-    found = {
-        name: ModuleStyle(type(module).__name__, *next(_told(module), ("", ())))
-        for name, module in model.named_modules()
-    }
+    found = {name: _style(module) for name, module in model.named_modules()}
     return found if any(style.name for style in found.values()) else {}
 
 
-def _told(module: nn.Module) -> Iterator[tuple[str, tuple[Placement, ...]]]:
-    for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
+def _style(module: nn.Module) -> ModuleStyle:
+    nothing = "", ()
+    name, layouts = next(_told(module._forward_hooks), nothing)
+    name_before, inputs = next(_told(module._forward_pre_hooks), nothing)
+    return ModuleStyle(type(module).__name__, name or name_before, layouts, inputs)
+
+
+def _told(hooks: Mapping[int, Any]) -> Iterator[tuple[str, tuple[Placement, ...]]]:
+    """The style that each hook belongs to, with the layouts that it is for."""
+    for hook in hooks.values():
         for value in taken_along(hook) if isinstance(hook, types.FunctionType) else ():
             if isinstance(value, ParallelStyle):
                 yield type(value).__name__, ()
@@ -94,6 +99,6 @@ def _told(module: nn.Module) -> Iterator[tuple[str, tuple[Placement, ...]]]:
 
 
 def _layouts(arguments: tuple[Any, ...]) -> tuple[Placement, ...]:
-    """The layouts of the result, which a style's hook takes first."""
+    """The layouts of the input or of the result, which a style's hook takes first."""
     layouts = arguments[0] if arguments and isinstance(arguments[0], (tuple, list)) else ()
     return tuple(item for item in layouts if isinstance(item, Placement))
