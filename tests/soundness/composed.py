@@ -235,10 +235,100 @@ def _scattered(d: Drawn) -> Call:
     return aten.scatter_add.default, (place, dim, index, source)
 
 
+def _larger(d: Drawn) -> Call:
+    place, value = d.real()
+    return d.draw.choice((aten.maximum.default, aten.minimum.default)), (place, d.real(lambda v: _fits(v, value))[0])
+
+
+def _largest_values(d: Drawn) -> Call:
+    place, _, dim, _ = d.along()
+    return d.draw.choice((aten.amax.default, aten.amin.default, aten.logsumexp.default)), (place, [dim], d.draw.random() < 0.5)
+
+
+def _masked(d: Drawn) -> Call:
+    place, value = d.real()
+    mask, _ = d.value(lambda v: v.dtype is torch.bool and _fits(v, value))
+    return aten.masked_fill.Scalar, (place, mask, d.draw.choice((0.0, 2.0)))
+
+
+def _triangle(d: Drawn) -> Call:
+    place, _ = d.real(lambda v: v.dim() >= 2)
+    return d.draw.choice((aten.tril.default, aten.triu.default)), (place, d.draw.randrange(-1, 2))
+
+
+def _repeated(d: Drawn) -> Call:
+    place, value = d.real(lambda v: v.dim() > 0)
+    return aten.repeat.default, (place, [d.draw.randrange(1, 3) for _ in range(value.dim() + d.draw.randrange(2))])
+
+
+def _written_slice(d: Drawn) -> Call:
+    place, value, dim, size = d.along()
+    start = d.draw.randrange(size)
+    source, part = d.real(lambda v: v.dim() == value.dim() and _but(dim, v) == _but(dim, value) and v.shape[dim] <= size - start)
+    return aten.slice_scatter.default, (place, source, dim, start, start + part.shape[dim])
+
+
+def _written_place(d: Drawn) -> Call:
+    place, value, dim, size = d.along()
+    source, _ = d.real(lambda v: v.shape == _but(dim, value))
+    return aten.select_scatter.default, (place, source, dim, d.draw.randrange(size))
+
+
+def _put(d: Drawn) -> Call:
+    place, value = d.real(lambda v: v.dim() > 0)
+    index = d.places(value.shape[0], lambda v: v.dim() == 1)
+    shape = (len(d.values[index.place]), *value.shape[1:])
+    return aten.index_put.default, (place, [index], d.real(lambda v: v.shape == shape)[0], True)
+
+
+def _every_second(d: Drawn) -> Call:
+    place, _, dim, size = d.along()
+    return aten.slice.Tensor, (place, dim, d.draw.randrange(size), size, 2)
+
+
+def _cut(d: Drawn) -> Call:
+    place, value, dim, size = d.along()
+    count = d.draw.choice([n for n in range(1, size + 1) if size % n == 0])
+    return aten.reshape.default, (place, [*value.shape[:dim], count, size // count, *value.shape[dim + 1 :]])
+
+
+def _rounded(d: Drawn) -> Call:
+    return d.draw.choice((aten.floor.default, aten.sign.default, aten.sin.default, aten.square.default)), (d.real()[0],)
+
+
+def _divided(d: Drawn) -> Call:
+    return aten.div.Scalar, (d.real()[0], d.draw.choice((2, -4, 0.5)))
+
+
+def _logical(d: Drawn) -> Call:
+    place, value = d.value(lambda v: v.dtype is torch.bool)
+    other, _ = d.value(lambda v: v.dtype is torch.bool and _fits(v, value))
+    return d.draw.choice((aten.logical_and.default, aten.logical_or.default, aten.bitwise_xor.Tensor)), (place, other)
+
+
+def _compared_reals(d: Drawn) -> Call:
+    place, value = d.real()
+    other, _ = d.real(lambda v: _fits(v, value))
+    return d.draw.choice((aten.lt.Tensor, aten.ge.Tensor)), (place, other)
+
+
+def _counted(d: Drawn) -> Call:
+    place, value = d.value(lambda v: v.dtype is not torch.float64 and v.dim() > 0)
+    return aten.sum.dim_IntList, (place, [d.draw.randrange(value.dim())])
+
+
+def _whole_arithmetic(d: Drawn) -> Call:
+    place, _ = d.whole()
+    operators = (aten.remainder.Scalar, aten.floor_divide.default, aten.bitwise_and.Scalar)
+    return d.draw.choice(operators), (place, d.draw.choice((2, 3)))
+
+
 STEPS: tuple[Callable[[Drawn], Call], ...] = (
     _slice_backward, _select_backward, _slice, _select, _extreme, _largest, _compared, _compared_with_each, _arithmetic,
     _arithmetic, _arithmetic, _where, _number, _bounded, _function, _reduced, _softmax, _running, _unsqueezed,
     _unsqueezed, _expanded, _moved, _moved, _product, _concatenated, _stacked, _gathered, _rows, _rows_added, _scattered,
+    _larger, _largest_values, _masked, _triangle, _repeated, _written_slice, _written_place, _put, _every_second, _cut,
+    _rounded, _divided, _logical, _compared_reals, _counted, _whole_arithmetic,
 )  # fmt: skip
 
 

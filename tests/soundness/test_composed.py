@@ -9,7 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.operators.call import RefusedError, Sample, evaluate_call
 from tests.soundness.composed import composed
+from tests.soundness.composed_pairs import Counts, compared
 from verifycompile.rewrites.parts import bounded_sums
 
 LENGTH = 16
@@ -31,6 +33,26 @@ def test_composed_of_seeds(block: int) -> None:
         assert difference is None, (seed, difference)
         lowered += number
     assert lowered > 200 * LENGTH / 3
+
+
+@pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.sweep) for block in range(1, 40))])
+def test_what_is_changed_is_another_value(block: int) -> None:
+    counts = Counts()
+    for seed in range(block * 40, (block + 1) * 40):
+        found, hole = compared(random.Random(seed), LENGTH)
+        assert hole == "", (seed, hole)
+        counts += found
+    assert counts["wrong"] > 20
+    assert counts["proved"] > 10 * counts["wrong"]
+
+
+def test_a_gradient_of_another_size_than_its_slice() -> None:
+    """Torch repeats it over the slice, or drops it."""
+    row = torch.randn(1, 2)
+    for end in (0, 3):
+        with pytest.raises(RefusedError) as refused:
+            evaluate_call(Sample(aten.slice_backward.default, (row, [4, 2], 0, 0, end, 1)))
+        assert refused.value.message.endswith("the gradient of a slice has another size than the slice: torch repeats it")
 
 
 def test_a_wrong_law_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
