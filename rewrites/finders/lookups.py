@@ -20,13 +20,8 @@ from verifycompile.rewrites.finders.one_hot import merged_indicators
 from verifycompile.rewrites.lemmas.build import build
 from verifycompile.rewrites.lemmas.indicators import LOOK_UP_INSIDE, LOOKED_UP, MASKS_JOIN_SUM
 from verifycompile.rewrites.lemmas.substitution import Factors, Substitution
-from verifycompile.rewrites.parts.beside_masks import (
-    applied,
-    is_elementwise,
-    is_given,
-    looked_up_by,
-    positions_compared,
-)
+from verifycompile.rewrites.parts.beside_masks import is_elementwise, is_given, looked_up_by, positions_compared
+from verifycompile.rewrites.parts.chosen import applied
 
 
 def lookup_parts(view: View, shape: tuple[Size, ...]) -> tuple[View, int] | None:

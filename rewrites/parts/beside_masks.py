@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, Opened, contract, open_view, reapply
+from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, Opened, contract, open_view
 from verifycompile.ir.exponential import MAXIMUM
 from verifycompile.ir.indicator import EQUAL, less_equal
 from verifycompile.ir.inequality import AT_MOST
@@ -22,7 +22,7 @@ from verifycompile.rewrites.lemmas.build import build_product
 from verifycompile.rewrites.lemmas.substitution import Substitution
 from verifycompile.rewrites.operations import MINIMUM
 from verifycompile.rewrites.operators.reduction import TRUTH_EXTREMES
-from verifycompile.rewrites.parts.chosen import applied_anew
+from verifycompile.rewrites.parts.chosen import applied
 from verifycompile.rewrites.side_conditions.index_arithmetic import implied, is_whole
 
 _MAX_DEPTH = 10
@@ -38,7 +38,7 @@ def may_hold(pool: TermPool, mask: Term, term: Term, depth: int = _MAX_DEPTH) ->
     """Whether a term is made of ``mask``, down to a depth: nothing else is looked through."""
     if term.id <= mask.id or depth == 0:
         return term is mask  # terms are numbered as they are made, operands first
-    key = ("made of", mask.id, term.id)
+    key = ("made of", mask.id, term.id, depth)
     if key not in pool.answers:
         pool.answers[key] = any(may_hold(pool, mask, operand.term, depth - 1) for operand in term.operands)
     return pool.answers[key]
@@ -80,16 +80,17 @@ def looked_up_by(view: View, index: View, positions: Term, bound: Sequence[int])
     """The dimensions among ``bound`` that spell the position which the view compares with the index, if it does."""
     for other, counter in positions_compared(view):
         dims = tuple(digit[0] for digit in counter.axes[0])
-        whole = counter.axes[0] == tuple((dim, 1, view.shape[dim]) for dim in dims if dim != CONSTANT)
-        if other == index and counter.term is positions and whole and set(dims) <= set(bound):
-            return () if any(index.uses(dim) for dim in dims) else dims
+        if other != index or counter.term is not positions or not set(dims) <= set(bound):
+            continue
+        if counter.axes[0] == tuple((dim, 1, view.shape[dim]) for dim in dims) and not any(map(index.uses, dims)):
+            return dims
     return ()
 
 
 def _may_read(pool: TermPool, index: Term, term: Term, depth: int) -> bool:
     if term.id <= index.id or depth == 0 or term.fresh:
         return False
-    key = ("looked up by", index.id, term.id)
+    key = ("looked up by", index.id, term.id, depth)
     if key not in pool.answers:
         found = term.operation is CONTRACT and any(_is_summed_look_up(term, view, index) for view in term.operands)
         pool.answers[key] = found or any(_may_read(pool, index, operand.term, depth - 1) for operand in term.operands)
@@ -98,7 +99,7 @@ def _may_read(pool: TermPool, index: Term, term: Term, depth: int) -> bool:
 
 def _is_summed_look_up(term: Term, view: View, index: Term) -> bool:
     """Whether a factor of a sum compares an index with a position over which the sum is."""
-    compared = (view.term.operands, view.term.operands[::-1]) if view.term.operation is EQUAL and term.summed else ()
+    compared = (view.term.operands, view.term.operands[::-1]) if view.term.operation is EQUAL else ()
     for own, counter in compared:
         if own.term is index and counter.term.operation is IOTA:
             places = {digit[0] for inner in counter.axes[0] for digit in view.axes[inner[0]]}
@@ -194,12 +195,10 @@ class _Replacement:
     def _is_among(self, opened: Opened) -> bool:
         """Whether the mask is one of the truths of which any is to hold: it has them at some places of its own."""
         (truths,) = opened.operands
-        if truths.term is not self._mask.term or len(truths.axes) != len(self._mask.axes):
+        if truths.term is not self._mask.term:
             return False
         places: dict[int, int] = {}
         for axis, own in zip(truths.axes, self._mask.axes, strict=True):
-            if len(axis) != len(own):
-                return False
             for digit, other in zip(axis, own, strict=True):
                 is_bound = digit[0] in opened.summed
                 place = places.setdefault(digit[0], other[0]) if is_bound else digit[0]
@@ -215,16 +214,3 @@ class _Replacement:
             if implied([mask], [less_equal(self._pool, low, high)], left.shape):
                 return one
         return None
-
-
-def applied(pool: TermPool, view: View, opened: Opened, operands: Sequence[View]) -> View:
-    """The operation of ``view`` on other operands, in normal form."""
-    if view.term.operation is CONTRACT:
-        labels = tuple(range(len(opened.shape)))
-        inputs = tuple(labels for _ in operands)
-        result = contract(pool, operands, inputs, labels[: view.rank], frozenset(opened.summed))
-    elif view.term.fresh:
-        result = reapply(pool, view, opened, operands)
-    else:
-        result = applied_anew(pool, view, operands, opened.shape, opened.summed, opened.cores)
-    return dataclasses.replace(result.scaled(view.coefficient), shape=view.shape)

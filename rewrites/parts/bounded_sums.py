@@ -12,14 +12,14 @@ from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, Opened, combine, c
 from verifycompile.ir.indicator import EQUAL, equal
 from verifycompile.ir.inequality import AT_MOST, whole_at_most
 from verifycompile.ir.scalar import as_scalar
-from verifycompile.ir.size import Size, product
-from verifycompile.ir.term import CONSTANT, TermPool, View
+from verifycompile.ir.size import Size, normalize_size, product
+from verifycompile.ir.term import TermPool, View
 
 
 def narrowed_sum(pool: TermPool, view: View, dim: int, start: Size, length: Size) -> View | None:
     """``length`` places of ``dim`` from ``start`` on; None for any other sum."""
     opened = _bounded(view, dim)
-    if opened is None or not isinstance(start, int) or not isinstance(length, int):
+    if opened is None or not isinstance(start, int):
         return None
     return _moved_sum(pool, view, opened, dim, start, length)
 
@@ -27,9 +27,10 @@ def narrowed_sum(pool: TermPool, view: View, dim: int, start: Size, length: Size
 def padded_sum(pool: TermPool, view: View, dim: int, start: Size, total: Size) -> View | None:
     """The sum with zeros around it, where the comparisons hold nowhere at their places; None for any other one."""
     opened, size = _bounded(view, dim), view.shape[dim]
-    if opened is None or not (isinstance(start, int) and isinstance(total, int) and isinstance(size, int)):
+    if opened is None or not isinstance(start, int) or not isinstance(size, int):
         return None
-    for first, length in ((-start, start), (size, total - start - size)):
+    after = normalize_size(total - start - size)
+    for first, length in ((-start, start), (size, after)):
         masks = [_moved_mask(pool, v, dim, first, length) for v in opened.operands if v.uses(dim)] if length else []
         if length and not any(mask is not None and mask.is_zero for mask in masks):
             return None
@@ -38,14 +39,13 @@ def padded_sum(pool: TermPool, view: View, dim: int, start: Size, total: Size) -
 
 def _bounded(view: View, dim: int) -> Opened | None:
     """The factors of a sum of which comparisons alone depend on ``dim``."""
-    compared = (AT_MOST, EQUAL)
-    if view.term.operation is not CONTRACT or not any(v.term.operation in compared for v in view.term.operands):
+    if view.term.operation is not CONTRACT:
         return None
     opened = open_view(view)
-    return opened if all(v.term.operation in compared or not v.uses(dim) for v in opened.operands) else None
+    return opened if all(v.term.operation in (AT_MOST, EQUAL) or not v.uses(dim) for v in opened.operands) else None
 
 
-def _moved_sum(pool: TermPool, view: View, opened: Opened, dim: int, start: int, length: int) -> View | None:
+def _moved_sum(pool: TermPool, view: View, opened: Opened, dim: int, start: int, length: Size) -> View | None:
     operands: list[View] = []
     for operand in opened.operands:
         moved = _moved_mask(pool, operand, dim, start, length) if operand.uses(dim) else _sized(operand, dim, length)
@@ -59,7 +59,7 @@ def _moved_sum(pool: TermPool, view: View, opened: Opened, dim: int, start: int,
     return dataclasses.replace(result.scaled(view.coefficient), shape=_shape(view, dim, length))
 
 
-def _moved_mask(pool: TermPool, mask: View, dim: int, start: int, length: int) -> View | None:
+def _moved_mask(pool: TermPool, mask: View, dim: int, start: int, length: Size) -> View | None:
     """A comparison over ``length`` places of ``dim``, the first of which is what ``start`` was."""
     if mask.term.operation is EQUAL:
         return _moved_equation(pool, mask, dim, start, length)
@@ -71,7 +71,7 @@ def _moved_mask(pool: TermPool, mask: View, dim: int, start: int, length: int) -
     return whole_at_most(pool, left, combine(pool, [right, pool.constant(Fraction(constant), right.shape)]))
 
 
-def _moved_equation(pool: TermPool, mask: View, dim: int, start: int, length: int) -> View | None:
+def _moved_equation(pool: TermPool, mask: View, dim: int, start: int, length: Size) -> View | None:
     """``x == place`` as ``x - start == place``; zero where one side is always the smaller one."""
     operands = open_view(mask).operands
     for index, own in (operands, operands[::-1]):
@@ -85,7 +85,7 @@ def _moved_equation(pool: TermPool, mask: View, dim: int, start: int, length: in
     return None
 
 
-def _moved_number(pool: TermPool, view: View, dim: int, start: int, length: int) -> View | None:
+def _moved_number(pool: TermPool, view: View, dim: int, start: int, length: Size) -> View | None:
     shape = _shape(view, dim, length)
     if not view.uses(dim):
         return _sized(view, dim, length)
@@ -99,13 +99,11 @@ def _moved_number(pool: TermPool, view: View, dim: int, start: int, length: int)
     summands: list[View] = []
     for place, divisor, size in reversed(view.axes[0]):
         scale = as_scalar(weight)
-        if place == CONSTANT:
-            summands.append(pool.constant(as_scalar(divisor), shape).scaled(scale))
-        elif place != dim:
+        if place != dim:
             summands.append(View(scale, iota(pool, size).term, shape, (((place, divisor, size),),)))
-        elif divisor == 1 and size == view.shape[dim]:
+        elif size == view.shape[dim]:
             counter = iota(pool, length)
-            axes = tuple(((dim, 1, length),) for _ in counter.axes if length > 1)
+            axes = tuple(((dim, 1, length),) for _ in counter.axes)
             summands.append(View(counter.coefficient, counter.term, shape, axes).scaled(scale))
             summands.append(pool.constant(Fraction(start), shape).scaled(scale))
         else:

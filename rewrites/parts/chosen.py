@@ -10,14 +10,12 @@ import dataclasses
 from collections.abc import Sequence
 from fractions import Fraction
 
-from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, multiply_views, open_view
-from verifycompile.ir.build import Signature, apply
+from verifycompile.ir.algebra import Opened, combine, open_view, reapply
 from verifycompile.ir.exponential import EXPONENTIAL, LOGARITHM, POWER
-from verifycompile.ir.indicator import NOT, is_indicator, negate
+from verifycompile.ir.indicator import EQUAL, NOT, equal, is_indicator, negate
 from verifycompile.ir.inequality import AT_MOST, whole_at_most
 from verifycompile.ir.pieces import opened_stack
-from verifycompile.ir.size import Size
-from verifycompile.ir.term import CONSTANT, TermPool, View
+from verifycompile.ir.term import CONSTANT, Term, TermPool, View
 from verifycompile.rewrites.builder import Builder
 
 
@@ -32,29 +30,29 @@ def at_position(pool: TermPool, view: View) -> View:
     known = pool.memo.get(key)
     if known is None:
         opened = open_view(view)
-        operands = [at_position(pool, operand) for operand in opened.operands]
-        if term.operation is CONTRACT:
-            result = multiply_views(pool, *operands)
-        else:
-            result = applied_anew(pool, view, operands, opened.shape, (), ())
+        known = applied(pool, view, opened, [at_position(pool, operand) for operand in opened.operands])
         pool.lemma_trace.append(("slice-of-operands", repr(term)))
-        known = pool.memo[key] = dataclasses.replace(result, shape=view.shape).scaled(view.coefficient)
+        pool.memo[key] = known
     return known
 
 
-def applied_anew(
-    pool: TermPool, view: View, operands: Sequence[View], shape: tuple[Size, ...],
-    summed: tuple[int, ...], cores: tuple[tuple[int, ...], ...],
-) -> View:  # fmt: skip
-    """The operation of ``view``, which is no product, on other operands over ``shape``, in normal form."""
-    operation, attributes = view.term.operation, view.term.attributes
-    if operation is COMBINE:
-        return combine(pool, operands)
+def applied(pool: TermPool, view: View, opened: Opened, operands: Sequence[View]) -> View:
+    """``view`` with other operands over the indices of ``opened``, in normal form."""
+    result = _built(pool, view.term, operands)
+    if result is None:
+        result = reapply(pool, view, opened, operands)
+    return dataclasses.replace(result, shape=opened.shape[: view.rank]).scaled(view.coefficient)
+
+
+def _built(pool: TermPool, term: Term, operands: Sequence[View]) -> View | None:
+    """An operation that has a builder of its own."""
+    operation = term.operation
     if operation is AT_MOST:
-        offset = pool.constant(Fraction(int(attributes[0])), shape)  # type: ignore[call-overload]  # a whole number
-        found = whole_at_most(pool, operands[0], combine(pool, [operands[1], offset]))
-        if found is not None:
-            return found
+        left, right = operands
+        offset = pool.constant(Fraction(int(term.attributes[0])), right.shape)  # type: ignore[call-overload]  # a whole number
+        return whole_at_most(pool, left, combine(pool, [right, offset]))
+    if operation is EQUAL:
+        return equal(pool, *operands)
     if operation is NOT and is_indicator(operands[0]):
         return negate(pool, operands[0])
     builder = Builder(pool)
@@ -63,7 +61,5 @@ def applied_anew(
     if operation is LOGARITHM:
         return builder.log(operands[0])
     if operation is POWER:
-        return builder.power(operands[0], attributes[0])  # type: ignore[arg-type]  # a scalar by construction
-    labels = tuple(range(len(shape)))
-    signature = Signature(tuple(labels for _ in operands), labels[: view.rank], frozenset(summed), cores)
-    return apply(pool, operation, attributes, operands, signature)
+        return builder.power(operands[0], term.attributes[0])  # type: ignore[arg-type]  # a scalar by construction
+    return None

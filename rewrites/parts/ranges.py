@@ -17,9 +17,8 @@ def join_windows(pool: TermPool, views: Sequence[View], position: int) -> View |
         return None
     stop = first.start
     for view, part in zip(views, found, strict=True):
-        length = view.shape[position]
-        if part is None or part.source != first.source or part.start != stop or not isinstance(length, int):
+        if part is None or part.source != first.source or part.start != stop:
             return None
-        stop += length
+        stop += int(view.shape[position])
     pool.lemma_trace.append(("neighbouring-windows", ""))
     return window(pool, first.source, position, first.start, stop - first.start)

@@ -12,7 +12,7 @@ from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
 def every_step_from(b: Builder, view: View, position: int, start: Number, end: Number, step: Number) -> View:
     """Every ``step``-th place, which on each rank is one place of each group of places that the step makes."""
     size, at = view.shape[position], position - b.lead
-    rows = exact_quotient(size, step) if isinstance(step, int) and step > 0 else None
+    rows = exact_quotient(size, step)  # pyright: ignore[reportArgumentType]  # a whole number
     if rows is None or end != size or not b.depends_on_rank(start):
         raise UnsupportedError(UNREPRESENTABLE, f"a slice with step {step} of symbolic size")
     shape = b.shape(view)
@@ -25,7 +25,7 @@ def placed_by_coordinate(b: Builder, view: View, dim: int, start: Number) -> tup
     """
     parts, base = b.affine_parts(start)
     length = b.shape(view)[dim]
-    axes = steps_of(b, parts, length)
+    axes = steps_of(b, parts, base, length)
     result = view
     for position, axis in enumerate(axes, start=dim):
         result = b.unsqueeze(result, position)
@@ -36,6 +36,4 @@ def placed_by_coordinate(b: Builder, view: View, dim: int, start: Number) -> tup
         result = b.mul(result, mask)
     shape = list(b.shape(view))
     shape[dim] = product((length, *(b.mesh[axis] for axis in axes)))
-    if isinstance(base, int) and base < 0:
-        raise UnsupportedError(UNREPRESENTABLE, f"places that are counted from the end: {start}")
     return b.reshape(result, shape), dim, base

@@ -37,11 +37,8 @@ def _stack_views(pool: TermPool, views: Sequence[View]) -> View | None:
     first = views[0]
     if any(view.shape != first.shape or view.coefficient != first.coefficient for view in views):
         return None
-    if all(view.term is first.term and view.axes == first.axes for view in views):
-        return relabel.insert_dim(first, 0, len(views))
     term = _known(pool, tuple(view.term for view in views))
-    if term is None:
-        return None
+    assert term is not None
     replacement: dict[int, Sequence[Digit]] = {0: [(0, 1, len(views))]}
     for position in range(len(first.axes)):
         axis = _stack_axes([view.axes[position] for view in views])
@@ -62,7 +59,7 @@ def _known(pool: TermPool, terms: _Terms) -> View | None:
     """The stacked term, its dimensions being the new one and the axes of the terms."""
     first = terms[0]
     if all(term is first for term in terms):
-        axes: tuple[Axis, ...] = tuple(() if size == 1 else ((1 + i, 1, size),) for i, size in enumerate(first.shape))
+        axes: tuple[Axis, ...] = tuple(((1 + i, 1, size),) for i, size in enumerate(first.shape))
         return View(ONE, first, (len(terms), *first.shape), axes)
     return pool.memo.get(_key(terms))
 
@@ -80,7 +77,7 @@ def _stack_all_terms(pool: TermPool, wanted: _Terms) -> bool:
             pending.pop()
             continue
         first = terms[0]
-        if not first.operands or any(frame(term) != frame(first) for term in terms):
+        if any(frame(term) != frame(first) for term in terms):
             return False
         columns = list(zip(*(_ordered_operands(pool, term) for term in terms), strict=True))
         missing = [inner for column in columns if _known(pool, inner := tuple(v.term for v in column)) is None]
@@ -198,7 +195,7 @@ def _constant_digits(values: Sequence[Size], size: Size) -> list[Digit] | None:
             continue
         upper = [number // low for number in numbers]
         for extent in _divisors(size // low):
-            if extent == 1 or any(number // extent != upper[0] // extent for number in upper):
+            if any(number // extent != upper[0] // extent for number in upper):
                 continue
             for divisor in _divisors(count):
                 if count % (divisor * extent) != 0:
@@ -226,8 +223,6 @@ def sum_similar(pool: TermPool, operands: Sequence[View], shape: tuple[Size, ...
     groups: dict[tuple[object, int], list[View]] = {}
     for operand in operands:
         groups.setdefault((operand.coefficient, similarity_key(pool, operand)), []).append(operand)
-    if len(groups) == len(operands):
-        return None
     for group in groups.values():
         if len(group) < 2:
             continue

@@ -8,12 +8,10 @@ free index of a term says.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from verifycompile.ir.algebra import COMBINE, CONTRACT, Opened, combine, contract, open_view, reapply
-from verifycompile.ir.size import Size
+from verifycompile.ir.algebra import open_view, reapply
 from verifycompile.ir.term import TermPool, View
-from verifycompile.ir.window import resized
 
 Narrow = Callable[[View], View]
 Part = Callable[[View], View | None]
@@ -48,7 +46,7 @@ class _Descent:
 
     def _inside(self, view: View, depth: int) -> View | None:
         term = view.term
-        if depth == 0 or not term.operands or any(d[0] == self._dim for i in term.fresh for d in view.axes[i]):
+        if depth == 0 or any(d[0] == self._dim for i in term.fresh for d in view.axes[i]):
             return None
         sums = len(term.index_sizes) != term.free
         if sums and (self._elementwise or len(term.operands) != 1):
@@ -63,23 +61,6 @@ class _Descent:
             return None
         shape = (*view.shape[: self._dim], length, *view.shape[self._dim + 1 :])
         self._pool.lemma_trace.append(("slice-of-operands", repr(term)))
-        operands: list[View] = []
-        for operand, found in zip(opened.operands, parts, strict=True):
-            part = found
-            if part is None:
-                part = self._narrow(operand) if operand.uses(self._dim) else resized(operand, self._dim, length)
-            operands.append(part)
-        return _applied(self._pool, view, opened, operands, shape)
-
-
-def _applied(pool: TermPool, view: View, opened: Opened, operands: Sequence[View], shape: tuple[Size, ...]) -> View:
-    """The operation of ``view`` on operands of another size; ``shape``: of the result."""
-    labels = tuple(range(len(opened.shape)))
-    if view.term.operation is COMBINE:
-        result = combine(pool, operands)
-    elif view.term.operation is CONTRACT:
-        inputs = tuple(labels for _ in operands)
-        result = contract(pool, operands, inputs, labels[: view.rank], frozenset(opened.summed))
-    else:
-        result = reapply(pool, dataclasses.replace(view, shape=shape), opened, operands)
-    return dataclasses.replace(result.scaled(view.coefficient), shape=shape)
+        operands = [part or self._narrow(operand) for operand, part in zip(opened.operands, parts, strict=True)]
+        result = reapply(self._pool, dataclasses.replace(view, shape=shape), opened, operands)
+        return dataclasses.replace(result.scaled(view.coefficient), shape=shape)

@@ -46,7 +46,7 @@ def without_implied_range(factors: Sequence[View], bound: range) -> list[View] |
     What a matrix reaches is bounded by the masks on its other axis.
     """
     masks = {dim: view for view in factors if (dim := masked_dim(view)) in bound}
-    for wanted in (LINE, WINDOWS) if masks else ():
+    for wanted in (LINE, WINDOWS):
         for factor in factors:
             matrix = matrix_of(factor)
             dims = {axis_along(factor, dim): dim for dim in range(factor.rank)}
@@ -65,8 +65,8 @@ def masked_dim(view: View) -> int:
     """The dimension all of whose positions a mask on a range reads; -1 for other views."""
     if view.term.operation is not RANGE or view.coefficient != 1 or len(view.axes[0]) != 1:
         return -1
-    dim, divisor, size = view.axes[0][0]
-    return dim if dim >= 0 and divisor == 1 and size == view.shape[dim] else -1
+    dim, _, size = view.axes[0][0]
+    return dim if dim >= 0 and size == view.shape[dim] else -1
 
 
 def span_of(mask: View) -> tuple[int, int]:
@@ -99,7 +99,7 @@ class Reached:
 
 def reached(pool: TermPool, view: View, dim: int, start: int, length: int) -> list[Reached]:
     """For each matrix that reads ``dim``, what positions ``start`` to ``start + length`` reach through it."""
-    if view.term.operation is not CONTRACT or not view.term.summed:
+    if view.term.operation is not CONTRACT:
         return []
     opened = open_view(view)
     found: list[Reached] = []

@@ -9,14 +9,14 @@ from __future__ import annotations
 import dataclasses
 from fractions import Fraction
 
-from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, combine, iota, multiply_views, open_view
+from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, Opened, combine, iota, open_view
 from verifycompile.ir.exponential import EXPONENTIAL
-from verifycompile.ir.indicator import EQUAL, NOT, equal
+from verifycompile.ir.indicator import EQUAL, NOT
 from verifycompile.ir.inequality import AT_MOST
-from verifycompile.ir.size import Size
-from verifycompile.ir.term import Axis, TermPool, View
+from verifycompile.ir.size import Size, normalize_size
+from verifycompile.ir.term import TermPool, View
 from verifycompile.rewrites.operators.elementwise import FUNCTIONS
-from verifycompile.rewrites.parts.chosen import applied_anew
+from verifycompile.rewrites.parts.chosen import applied
 
 _OF_COUNTERS = frozenset({AT_MOST, EQUAL, NOT, COMBINE, CONTRACT, EXPONENTIAL, FUNCTIONS["cos"], FUNCTIONS["sin"]})
 """What is a finite number at every whole number, those before the first position and behind the last one included."""
@@ -35,37 +35,30 @@ def _is_of_counters(view: View, dim: int, depth: int) -> bool:
     if view.term.operation is IOTA:
         return view.axes[0] == ((dim, 1, view.shape[dim]),)
     term = view.term
-    if not depth or term.operation not in _OF_COUNTERS or len(term.index_sizes) != term.free or term.fresh:
+    if not depth or term.operation not in _OF_COUNTERS or len(term.index_sizes) != term.free:
         return False
     return all(_is_of_counters(operand, dim, depth - 1) for operand in open_view(view).operands)
 
 
-def stretched_counters(pool: TermPool, view: View, dim: int, start: int, length: int) -> View:
+def stretched_counters(pool: TermPool, view: View, dim: int, start: int, length: Size) -> View:
     """The view with ``length`` positions along ``dim``, of which the first is position ``start`` of those there are."""
     shape = (*view.shape[:dim], length, *view.shape[dim + 1 :])
     if not view.uses(dim):
         return dataclasses.replace(view, shape=shape)
     if view.term.operation is IOTA:
-        axis: Axis = ((dim, 1, length),) if length > 1 else ()
         counter = iota(pool, length)
-        moved = dataclasses.replace(counter, shape=shape, axes=(axis,) if counter.axes else ())
+        moved = dataclasses.replace(counter, shape=shape, axes=tuple(((dim, 1, length),) for _ in counter.axes))
         return combine(pool, [moved, pool.constant(Fraction(start), shape)]).scaled(view.coefficient)
     operands = [stretched_counters(pool, operand, dim, start, length) for operand in open_view(view).operands]
-    if view.term.operation is CONTRACT:
-        result = multiply_views(pool, *operands)
-    elif view.term.operation is EQUAL:
-        result = equal(pool, *operands)
-    else:
-        result = applied_anew(pool, view, operands, shape, (), ())
-    return dataclasses.replace(result, shape=shape).scaled(view.coefficient)
+    return applied(pool, view, Opened((), shape, (), ()), operands)
 
 
 def joined_counters(pool: TermPool, left: View, right: View, dim: int, sizes: tuple[Size, Size]) -> View | None:
     """Two neighbouring pieces as one where the second goes on as the first one counts; else None."""
     first, second = sizes
-    if not isinstance(first, int) or not isinstance(second, int) or not is_of_counters(left, dim):
+    if not isinstance(first, int) or not is_of_counters(left, dim):
         return None
     if stretched_counters(pool, left, dim, first, second) != right:
         return None
     pool.lemma_trace.append(("counters-go-on", ""))
-    return stretched_counters(pool, left, dim, 0, first + second)
+    return stretched_counters(pool, left, dim, 0, normalize_size(first + second))

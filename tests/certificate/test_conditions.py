@@ -32,11 +32,21 @@ from tests.ir import (
     test_sign,
     test_similar,
     test_size,
+    test_sliding,
     test_term,
     test_validate,
     test_window,
 )
-from tests.lemmas import padded_pieces_checks, places_checks
+from tests.lemmas import (
+    beside_masks_checks,
+    bounded_sums_checks,
+    operands_checks,
+    padded_pieces_checks,
+    places_checks,
+    rank_places_checks,
+    similar_checks,
+    sliding_checks,
+)
 from tests.lemmas.conditions import Check, Mutant, found_by, mutants_of, of_tests, tried
 from tests.lowering import test_budget
 from tests.refinement import attempt_checks, closure_checks, inputs_checks, shares_checks, test_placement
@@ -78,7 +88,21 @@ from verifycompile.refinement import (
     placement,
     quotients,
 )
-from verifycompile.rewrites.parts import padded_pieces, places, similar
+from verifycompile.rewrites.parts import (
+    beside_masks,
+    bounded_sums,
+    chosen,
+    padded_pieces,
+    places,
+    ranges,
+    rank_offsets,
+    rank_places,
+    similar,
+    slices,
+    sliding,
+    sliding_matrix,
+    stretched_counters,
+)
 
 _WHOLE_VALUES = "test_whole_concatenations_and_windows_are_what_they_are_said_to_be"
 CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
@@ -102,7 +126,19 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     quotients: shares_checks.checks,
     padded_pieces: padded_pieces_checks.checks,
     places: places_checks.checks,
-    similar: lambda: of_tests(test_similar),
+    rank_offsets: rank_places_checks.offset_checks,
+    rank_places: rank_places_checks.place_checks,
+    chosen: operands_checks.chosen_checks,
+    slices: operands_checks.slice_checks,
+    ranges: operands_checks.window_checks,
+    beside_masks: beside_masks_checks.checks,
+    bounded_sums: bounded_sums_checks.checks,
+    sliding: sliding_checks.checks,
+    sliding_matrix: lambda: itertools.chain(
+        sliding_checks.matrix_checks(), of_tests(test_sliding, "test_parts_and_reach")
+    ),
+    stretched_counters: sliding_checks.counter_checks,
+    similar: lambda: itertools.chain(of_tests(test_similar), similar_checks.checks()),
     scalar: lambda: of_tests(test_scalar),
     size: lambda: of_tests(test_size),
     validate: lambda: of_tests(test_validate),
@@ -121,7 +157,6 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
 """Modules of the checker, with what must hold of each."""
 FUNCTIONS: Mapping[ModuleType, Collection[str]] = {
     quotients: shares_checks.FUNCTIONS,
-    similar: ("_stack_axes", "_rebuild_inequality"),
     exponential: ("is_positive", "_is_positive", "is_minus_infinity", "is_positive_number", "_is_masked_sum"),
 }  # fmt: skip
 """Of a module not named here all conditions are changed; of the normal form those that say something of a value. The rest
@@ -129,9 +164,32 @@ decides which of equal forms is built: what is wrong there changes a value, and 
 """
 
 _FASTER = "what is computed otherwise is the same"
+_WITHOUT_LEMMAS = "the same sum, of which no lemma is tried: it can cost a proof"
 _NOT_ZERO = "a weight is not zero"
 _WHOLE = "a digit of the size of its dimension begins at one"
+_MAY_CHANGE = (
+    "not (self._may_hold(view, depth) or may_decide(self._mask.term, view.term) or "
+    "may_look_up(self._pool, self._mask.term, view.term, depth))"
+)
+_ONLY_LOOKED_AT = "what may hold nothing is looked at for nothing"
 SAME: Mapping[ModuleType, Mapping[str, str]] = {
+    beside_masks: {
+        "`True` for `key not in pool.answers`": _FASTER,
+        "`True` for `view not in self._found`": _FASTER,
+        "`False` for `operands == list(opened.operands)`": _FASTER,
+        "`depth == 0 or term.fresh` for `term.id <= index.id or depth == 0 or term.fresh`": _ONLY_LOOKED_AT,
+        "`term.id < index.id` for `term.id <= index.id`": _ONLY_LOOKED_AT,
+        "`digit[0] == CONSTANT` for `digit[0] != CONSTANT`": _ONLY_LOOKED_AT,
+        "`False` for `digit[0] != CONSTANT`": _ONLY_LOOKED_AT,
+        "`False` for `not all(map(view.uses, self._dimensions)) and (not _HAS_TRUTHS(view.term))`": _ONLY_LOOKED_AT,
+        "`any(map(view.uses, self._dimensions))` for `all(map(view.uses, self._dimensions))`": _ONLY_LOOKED_AT,
+        **{
+            f"`depth == 0{others}` for `depth == 0 or {_MAY_CHANGE}`": _ONLY_LOOKED_AT
+            for others in ("", f" and ({_MAY_CHANGE})")
+        },
+        "`True` for `factor is not lookup`": "at the mask's position the look-up is the mask, which is one",
+    },
+    sliding: {"`False` for `mask is None`": _FASTER},
     indicator: {
         "`c <= 0` for `c < 0`": "what is zero is a number, of which the sign is not asked",
         "`digits != counter.axes[0]` for `digits != counter.axes[0] and rest`": "a sum of such counters alone is a counter",
@@ -148,6 +206,16 @@ SAME: Mapping[ModuleType, Mapping[str, str]] = {
         "`digit[1] != 1` for `digit[1] == 1`": _WHOLE,
         "`False` for `old_shape == shape`": _FASTER,
         "`block is None` for `count is None or block is None`": "what does not fit is refused by `extract`",
+    },
+    similar: {
+        "`False` for `term.operation is algebra.COMBINE`": _WITHOUT_LEMMAS,
+        "`False` for `term.operation is algebra.CONTRACT`": _WITHOUT_LEMMAS,
+        "`isinstance(d[1], int)` for `d[0] == CONSTANT and isinstance(d[1], int)`": "divisors of similar views are alike",
+        "`True` for `isinstance(value, int)`": "a symbolic number is spelled by no digit",
+    },
+    slices: {
+        "`True` for `uses`": _FASTER,
+        "`self._narrow(operand)` for `part or self._narrow(operand)`": _FASTER,
     },
     size: {
         "`False` for `isinstance(size, int)`": _FASTER,

@@ -396,6 +396,8 @@ def _sum_keeping_rank(pool: TermPool, view: View, dims: Sequence[int]) -> View:
 def reapply(pool: TermPool, view: View, opened: Opened, operands: Sequence[View]) -> View:
     """Apply the operation of ``view`` to other operands over the same index space; dims of the result as in view."""
     term, rank = view.term, view.rank
+    if term.operation is COMBINE:
+        return combine(pool, operands)
     labels = tuple(range(len(opened.shape)))
     fresh: dict[Label, Size] = {("fresh", i): term.index_sizes[i] for i in term.fresh}
     dims = tuple(labels[:rank])
@@ -406,6 +408,8 @@ def reapply(pool: TermPool, view: View, opened: Opened, operands: Sequence[View]
         tuple(tuple(core) for core in opened.cores),
         fresh,
     )
+    if term.operation is CONTRACT:
+        return contract(pool, operands, signature.inputs, dims, signature.summed)
     applied = apply(pool, term.operation, term.attributes, operands, signature)
     if not fresh:
         return applied

@@ -187,7 +187,10 @@ def propose(space: Space, left: Expression, right: Expression) -> list[Instance]
     graph.run_program(*graph.parse_program("(push)\n" + "\n".join(facts)))
     try:
         _saturate(graph)
+        sizes = _sizes(graph)
         for law in laws:
+            if not sizes[f"fired-{law.code}"]:
+                continue
             (fired,) = graph.run_program(*_parsed(f"(print-function fired-{law.code} {_MAX_INSTANCES})"))
             for text, arguments in _rows(fired):
                 found[text] = Instance(law.code, dict(zip(_variables(law), arguments, strict=True)))
@@ -218,13 +221,18 @@ def _are_many(graph: Any, steps: int) -> bool:
     """Make simpler what is there, step by step; whether there are too many e-nodes then."""
     for _ in range(steps):
         updated = _ran(graph, "(run-schedule (saturate (run absorb)) (run simplify))")
-        (sizes,) = graph.run_program(*_parsed("(print-size)"))
-        if sum(count for name, count in sizes.sizes if name[0].isupper()) > _MAX_NODES:
+        if sum(count for name, count in _sizes(graph).items() if name[0].isupper()) > _MAX_NODES:
             _exhausted[f"{_MAX_NODES} e-nodes"] = None
             return True
         if not updated:
             return False
     return False
+
+
+def _sizes(graph: Any) -> dict[str, int]:
+    """How many e-nodes each function has, and how many rows each relation."""
+    (sizes,) = graph.run_program(*_parsed("(print-size)"))
+    return dict(sizes.sizes)
 
 
 def _are_equal(graph: Any) -> bool:

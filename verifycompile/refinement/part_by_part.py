@@ -29,7 +29,7 @@ from verifycompile.ir.term import CONSTANT, Digit, Term, TermPool, View, terms_o
 from verifycompile.ir.window import WINDOW, window_at
 from verifycompile.refinement.placement import same_value
 from verifycompile.refinement.ring import equal_in_ring
-from verifycompile.rewrites.parts.chosen import applied_anew
+from verifycompile.rewrites.parts.chosen import applied
 from verifycompile.rewrites.parts.sliding import masked_dim, span_of
 from verifycompile.rewrites.registry import UnsupportedError
 from verifycompile.walks import reached
@@ -138,20 +138,10 @@ class _Places:
             return view
         opened = open_view(view)
         operands = [self.view(dataclasses.replace(v, shape=opened.shape)) for v in opened.operands]
-        result = self._applied(view, operands, opened.shape, opened.summed, opened.cores)
-        return dataclasses.replace(result, shape=view.shape).scaled(view.coefficient)
-
-    def _applied(
-        self,
-        view: View,
-        operands: Sequence[View],
-        shape: tuple[Size, ...],
-        summed: tuple[int, ...],
-        cores: tuple[tuple[int, ...], ...],
-    ) -> View:
-        if view.term.operation is CONTRACT:
-            return self._sum(list(operands), shape, view.rank)
-        return applied_anew(self.pool, view, operands, shape, summed, cores)
+        if term.operation is CONTRACT:
+            result = self._sum(operands, opened.shape, view.rank)
+            return dataclasses.replace(result, shape=view.shape).scaled(view.coefficient)
+        return applied(self.pool, view, opened, operands)
 
     def _sum(self, factors: list[View], shape: tuple[Size, ...], free: int) -> View:
         """The sum of a product over the dimensions from ``free`` on, by blocks where a mask is decided for some."""
