@@ -34,6 +34,7 @@ from torch._dynamo.utils import get_metrics_context
 from torch._dynamo.variables.base import VariableTracker
 from torch._guards import CompileContext, CompileId, TracingContext, compile_context, tracing
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import ActivationWrapper
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from verifycompile.errors import UsageError
@@ -324,6 +325,7 @@ def trace_frame(frame: Frame, use: Callable[[TracedFrame], Result], *, up_to_bre
         compile_context(CompileContext(identifier)),
         torch._dynamo.config.patch(automatic_dynamic_shapes=False),
         get_metrics_context(),
+        _use_lazy_graph_module(True),  # few of the graphs that torch makes on its way are ever called
         torch._dynamo.utils.preserve_rng_state(),
         contextlib.ExitStack() as decorators,
     ):
