@@ -7,6 +7,7 @@ the default dtype that a script, which a test runs in this process, leaves behin
 from __future__ import annotations
 
 import gc
+import logging
 import pathlib
 import weakref
 from collections.abc import Generator, Iterable
@@ -26,6 +27,9 @@ from verifycompile.rewrites import families
 from verifycompile.torch_interface.observation import forget_reads
 
 families.load()
+
+# pytest hands every logger that does not propagate its handlers, and torch writes out each graph and stack for them.
+logging.getLogger("torch.__trace").propagate = True
 
 WITHOUT_CAUSES = frozenset(
     {"attacks", "mutants", "operators", "programs", "reduction", "refinement", "soundness", "symbolic", "witness"}

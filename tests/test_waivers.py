@@ -7,7 +7,6 @@ import json
 import os
 import pathlib
 import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +18,7 @@ from torch.distributed.tensor import Partial, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from tests.support import fake_mesh_world
+from tests.warm import python
 from verifycompile import RefinementError, Report, UsageError, Verdict, verify
 from verifycompile.backends.reports import VerificationWarning
 from verifycompile.waivers import waivers_of
@@ -170,7 +170,7 @@ def run(folder: pathlib.Path, waivers: str, *arguments: str, **environment: str)
     inherited = {name: value for name, value in os.environ.items() if name not in removed}
     (folder / "pyproject.toml").write_text(waivers)
     root = str(pathlib.Path(__file__).parents[1])
-    command = [sys.executable, "-m", "verifycompile", "run", *arguments, str(SCRIPT), "aot_eager", "infer"]
+    command = [python(), "-m", "verifycompile", "run", *arguments, str(SCRIPT), "aot_eager", "infer"]
     return subprocess.run(
         [*command, "wrong" if waivers else "right"],
         env={**inherited, "OMP_NUM_THREADS": "1", "PYTHONPATH": root, **environment},

@@ -6,10 +6,11 @@ import json
 import os
 import pathlib
 import subprocess
-import sys
 from typing import Any
 
 import pytest
+
+from tests.warm import python
 
 SCRIPT = pathlib.Path(__file__).parent / "scripts" / "two_ranks.py"
 
@@ -17,7 +18,7 @@ SCRIPT = pathlib.Path(__file__).parent / "scripts" / "two_ranks.py"
 @pytest.fixture(scope="module")
 def answers() -> dict[str, list[Any]]:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.agreement.scripts.two_ranks"],
+        [python(), "-m", "tests.agreement.scripts.two_ranks"],
         cwd=SCRIPT.parents[3],
         env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "VERIFYCOMPILE_RANKS_TIMEOUT": "60"},
         capture_output=True,

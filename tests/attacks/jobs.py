@@ -13,13 +13,14 @@ import json
 import os
 import pathlib
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
+
+from tests.warm import python
 
 ROOT = pathlib.Path(__file__).parents[2]
 SECONDS = 400
@@ -110,7 +111,7 @@ class Outcome:
 def outcomes(file: str, *names: str, world: int = 2, **environment: str) -> dict[tuple[str, str], Outcome]:
     """What came of the programs of ``file`` on ``world`` gloo processes, by name and way."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.attacks.ranks", str(world), file, *names],
+        [python(), "-m", "tests.attacks.ranks", str(world), file, *names],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **environment},
         capture_output=True,

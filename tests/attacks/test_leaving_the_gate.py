@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
+
+from tests.warm import python
 
 HEAD = """
 import warnings, logging
@@ -483,7 +484,7 @@ def outcomes(programs: dict[str, str], folder: Path) -> dict[str, list[str]]:
     script = folder / "each.py"
     script.write_text(HEAD + EACH_ALONE)
     done = subprocess.run(
-        [sys.executable, str(script), json.dumps({name: str(file) for name, file in files.items()})],
+        [python(), str(script), json.dumps({name: str(file) for name, file in files.items()})],
         capture_output=True, text=True, check=False, timeout=500, cwd=Path(__file__).parents[2],
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]

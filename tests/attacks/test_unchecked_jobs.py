@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import verifycompile
 from tests.support import fake_mesh_world
+from tests.warm import python
 from verifycompile import UsageError
 
 JOB = """
@@ -98,7 +98,7 @@ def test_jobs_under_the_flag(tmp_path: Path) -> None:
     script, reports = tmp_path / "job.py", tmp_path / "reports"
     script.write_text(JOB)
     done = subprocess.run(
-        [sys.executable, str(script), json.dumps([*RIGHT, *WRONG])],
+        [python(), str(script), json.dumps([*RIGHT, *WRONG])],
         env={**os.environ, "VERIFYCOMPILE": "1", "VERIFYCOMPILE_REPORT": str(reports), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)},
         capture_output=True, text=True, check=False, timeout=280,
     )  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,6 +20,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 import verifycompile
 from tests.support import fake_mesh_world
+from tests.warm import python
 from verifycompile.backends import unverified
 from verifycompile.backends.reports import VerificationWarning
 
@@ -374,7 +374,7 @@ with torch._dynamo.config.patch(recompile_limit=1):
 
 def run_with_flag(flag: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", FLAG],
+        [python(), "-c", FLAG],
         env={**os.environ, "OMP_NUM_THREADS": "1", "VERIFYCOMPILE": flag, **environment},
         capture_output=True,
         text=True,

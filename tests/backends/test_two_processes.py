@@ -6,9 +6,10 @@ import os
 import pathlib
 import re
 import subprocess
-import sys
 
 import pytest
+
+from tests.warm import python
 
 ROOT = pathlib.Path(__file__).parents[2]
 SCRIPTS = pathlib.Path(__file__).parent / "scripts"
@@ -17,7 +18,7 @@ EXAMPLE = ROOT / "examples" / "tensor_parallel_transformer.py"
 
 def run(script: pathlib.Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(script), *arguments],
+        [python(), str(script), *arguments],
         env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
         text=True,

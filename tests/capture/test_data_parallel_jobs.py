@@ -8,7 +8,6 @@ import logging
 import os
 import pathlib
 import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -26,6 +25,7 @@ import verifycompile
 from tests.programs import mlp
 from tests.programs.data_parallel import Regression, pairs
 from tests.support import fake_mesh_world
+from tests.warm import python
 from verifycompile import Report, UsageError, Verdict
 
 # Torch warns of gradients of tensors that are no leaves where Dynamo resumes inside of its own hooks.
@@ -296,7 +296,7 @@ def test_one_rank_is_not_parallel(caplog: pytest.LogCaptureFixture) -> None:
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(SCRIPT), *arguments],
+        [python(), str(SCRIPT), *arguments],
         env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
         text=True,

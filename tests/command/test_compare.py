@@ -6,10 +6,10 @@ import json
 import os
 import pathlib
 import subprocess
-import sys
 
 import pytest
 
+from tests.warm import python
 from verifycompile.cli import main
 
 QUESTION = """
@@ -107,7 +107,7 @@ def test_a_number_of_ranks_that_is_none(file: str, capsys: pytest.CaptureFixture
 def test_under_a_launcher_the_processes_are_the_ranks(file: str, function: str, status: int, told: str) -> None:
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "verifycompile"]
     done = subprocess.run(
-        [sys.executable, *command, "compare", f"{file}:{function}"],
+        [python(), *command, "compare", f"{file}:{function}"],
         capture_output=True,
         text=True,
         check=False,

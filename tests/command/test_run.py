@@ -13,6 +13,7 @@ import sys
 import pytest
 
 import verifycompile
+from tests.warm import python
 from verifycompile import cli
 from verifycompile.command.coverage import Operators
 from verifycompile.command.formats import FORMATS
@@ -31,7 +32,7 @@ REMOVED = ("VERIFYCOMPILE", "VERIFYCOMPILE_REPORT", "TORCH_COMPILE_OVERRIDE_BACK
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     inherited = {name: value for name, value in os.environ.items() if name not in REMOVED}
     return subprocess.run(
-        [sys.executable, "-m", "verifycompile", *arguments],
+        [python(), "-m", "verifycompile", *arguments],
         env={**inherited, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

@@ -6,10 +6,11 @@ import json
 import pathlib
 import socket
 import subprocess
-import sys
 from typing import Any
 
 import pytest
+
+from tests.warm import python
 
 SCRIPT = pathlib.Path(__file__).parent / "scripts" / "two_ranks.py"
 
@@ -19,7 +20,7 @@ def answers() -> dict[str, Any]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-W", "ignore", "-m", "tests.comparison.scripts.two_ranks", str(port)]
+    command = [python(), "-W", "ignore", "-m", "tests.comparison.scripts.two_ranks", str(port)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=300, check=False, cwd=SCRIPT.parents[3]
     )  # fmt: skip
@@ -28,7 +29,7 @@ def answers() -> dict[str, Any]:
 
 
 def test_a_program_on_another_device_than_the_spec() -> None:
-    command = [sys.executable, "-W", "ignore", "-m", "tests.comparison.scripts.other_device"]
+    command = [python(), "-W", "ignore", "-m", "tests.comparison.scripts.other_device"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=SCRIPT.parents[3])
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.splitlines() == ["verified", "refuted mlp.output.0"]

@@ -6,7 +6,8 @@ import os
 import pathlib
 import socket
 import subprocess
-import sys
+
+from tests.warm import python
 
 SCRIPTS = pathlib.Path(__file__).parent / "scripts"
 
@@ -16,7 +17,7 @@ def launched(script: str, *arguments: str, flag: str = "1") -> subprocess.Comple
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port)]
+    launcher = [python(), "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port)]
     return subprocess.run(
         [*launcher, str(SCRIPTS / script), *arguments],
         env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "VERIFYCOMPILE": flag},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from torch.distributed.tensor import Shard
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import verifycompile
+from tests.warm import python
 from verifycompile import Verdict
 
 aten = torch.ops.aten
@@ -130,6 +130,6 @@ def test_a_counterexample_runs_without_a_gpu(tmp_path: Path) -> None:
     script = tmp_path / "repro.py"
     report.counterexample.save(str(script))
     assert "cuda" not in script.read_text()
-    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    ran = subprocess.run([python(), str(script)], capture_output=True, text=True, check=False)
     assert ran.returncode == 1
     assert "AssertionError: output.1 at [0, 0, 0, 0] is" in ran.stderr, ran.stderr

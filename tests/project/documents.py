@@ -22,6 +22,8 @@ import sys
 import tempfile
 import traceback
 
+from tests.warm import python
+
 ROOT = pathlib.Path(__file__).parents[2]
 LEFT_OUT = "…"
 BLOCK = re.compile(r'^```(?P<language>\w*)(?: title="(?P<title>[^"]*)")?\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
@@ -102,8 +104,11 @@ def run(line: str, folder: pathlib.Path) -> str:
     words = shlex.split(line)
     if words[0] == "python" and words[1].endswith(".py"):
         return _run_here(words[1:], folder)
-    bin_folder = str(pathlib.Path(sys.executable).parent)
-    environment = {"PATH": f"{bin_folder}:{os.environ['PATH']}", "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
+    environment = {
+        "PATH": f"{pathlib.Path(python()).parent}:{os.environ['PATH']}",
+        "NO_COLOR": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     done = subprocess.run(
         ["bash", "-c", line],
         cwd=folder,

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from tests.project.documents import agrees, all_commands, shown_of
+from tests.warm import python
 
 ROOT = pathlib.Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -86,7 +87,7 @@ def test_what_documents_show_of_an_example_is_compared() -> None:
 
 
 def two_processes(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(EXAMPLES / "data_parallel.py"), *arguments]
+    command = [python(), str(EXAMPLES / "data_parallel.py"), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
 
 

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch.distributed.tensor.placement_types import Partial, Replicate, Shard, _StridedShard
 
+from tests.warm import python
 from tests.witness.graphs import mesh, trace
 from verifycompile.counterexamples import counterexample_of, with_script
 from verifycompile.diagnostics.finding import Counterexample
@@ -211,7 +212,7 @@ def test_the_script_needs_torch_alone(tmp_path):
     found.save(tmp_path / "repro.py")
     blocked = "import sys, runpy; sys.modules['verifycompile'] = None; runpy.run_path('repro.py', run_name='__main__')"
     done = subprocess.run(
-        [sys.executable, "-c", blocked],
+        [python(), "-c", blocked],
         capture_output=True,
         text=True,
         cwd=tmp_path,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import collections
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.warm import python
 
 BLOCK = 160
 SECONDS = 300
@@ -20,7 +21,7 @@ def outcomes(seeds: range) -> Iterator[tuple[int, Any]]:
     """In a process of its own: some kernels of torch end theirs where their operands' sizes do not fit."""
     while seeds:
         done = subprocess.run(
-            [sys.executable, "-m", "tests.soundness.random_operators", str(seeds.start), str(seeds.stop)],
+            [python(), "-m", "tests.soundness.random_operators", str(seeds.start), str(seeds.stop)],
             cwd=Path(__file__).parents[2],
             capture_output=True,
             text=True,

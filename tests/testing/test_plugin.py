@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import pathlib
 import subprocess
-import sys
 
 import pytest
 
+from tests.warm import python
 from verifycompile.testing import fake_group, fake_mesh
 
 TESTS = '''\
@@ -54,7 +54,7 @@ def test_of_nothing_parallel(verify_group):
 def test_summary_reports_and_failure(workers: tuple[str, ...], tmp_path: pathlib.Path) -> None:
     (tmp_path / "test_model.py").write_text(TESTS)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--verify-report=reports", *workers],
+        [python(), "-m", "pytest", "-q", "-p", "no:cacheprovider", "--verify-report=reports", *workers],
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -79,7 +79,7 @@ def test_summary_reports_and_failure(workers: tuple[str, ...], tmp_path: pathlib
 
 def test_without_a_proof_there_is_no_section(tmp_path: pathlib.Path) -> None:
     (tmp_path / "test_plain.py").write_text("def test_plain():\n    pass\n")
-    arguments = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    arguments = [python(), "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0
     assert "verifycompile" not in done.stdout

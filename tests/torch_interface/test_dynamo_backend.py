@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -88,8 +89,13 @@ def test_compile_id_counts_frames_as_dynamos_logs_do() -> None:
 
 
 def test_artifact_reaches_the_structured_trace(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("DEBUG", logger="torch.__trace"):
+    trace = logging.getLogger("torch.__trace")
+    handler = logging.NullHandler()
+    trace.addHandler(handler)
+    try:
         record_artifact("verify_report", lambda: '{"verdict": "verified"}')
+    finally:
+        trace.removeHandler(handler)
     (record,) = [entry for entry in caplog.records if "artifact" in getattr(entry, "metadata", {})]
     assert record.metadata["artifact"] == {"name": "verify_report", "encoding": "json"}  # type: ignore[attr-defined]
     assert record.payload == '{"verdict": "verified"}'  # type: ignore[attr-defined]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import textwrap
 import traceback
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import pytest
 import torch
 
 import verifycompile
+from tests.warm import python
 from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.severity import Severity
@@ -173,7 +173,7 @@ def test_an_uncaught_error_ends_a_script_with_its_text_and_a_non_zero_status(tmp
             """
         )
     )
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    done = subprocess.run([python(), str(script)], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.endswith(f"verifycompile.RefinementError: {TEXT}\n")
     assert "TORCHDYNAMO_VERBOSE" not in done.stderr
