@@ -63,3 +63,17 @@ def test_numbers_that_are_left_open_are_those_of_their_names(implementation: Any
 
     report = verifycompile.verify_graphs(traced(lambda x, n, m: x * n), traced(implementation), mesh=(2,))
     assert report.verdict is verdict, str(report)
+
+
+@pytest.mark.parametrize("sizes", [(4, 4), (4, 6)])
+def test_sizes_that_a_trace_takes_for_one_are_listed(sizes: tuple[int, int]) -> None:
+    """Both quotients are the same of a square, and that it is one no one but the trace has said."""
+
+    def traced(function: Any) -> torch.fx.GraphModule:
+        return make_fx(function, tracing_mode="symbolic")(torch.randn(sizes))
+
+    report = verifycompile.verify_graphs(traced(lambda x: x / x.size(0)), traced(lambda x: x / x.size(1)), mesh=(2,))
+    listed = "`x_1.size(0)` and `x_1.size(1)` are equal, as in the spec's graph"
+    is_square = sizes[0] == sizes[1]
+    assert report.verdict is (Verdict.VERIFIED if is_square else Verdict.REFUTED), str(report)
+    assert (listed in report.assumptions) is is_square

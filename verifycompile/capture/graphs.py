@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
+import sympy
 import torch
 import torch.fx
 from torch.distributed.device_mesh import DeviceMesh
@@ -321,7 +322,8 @@ def spec_program(prepared: Prepared) -> Program:
     """The spec: its placeholders and results under their own names."""
     inputs = [_input(prepared, name, name, None, None) for name in prepared.inputs]
     outputs = _outputs(prepared, {name: name for name in prepared.inputs}, {}, {})
-    return Program(prepared.graph, tuple(inputs), tuple(outputs), blockers=prepared.blockers)
+    equal = _equal_sizes(prepared)
+    return Program(prepared.graph, tuple(inputs), tuple(outputs), blockers=prepared.blockers, assumptions=equal)
 
 
 def implementation_program(
@@ -345,7 +347,25 @@ def implementation_program(
             sizes = f"{len(output.placements)} placements, the mesh {len(mesh.axes)} dimensions"
             raise UsageError("VC303", f"`{output.name}` has {sizes}.")
     blockers = (*prepared.blockers, *differing)
-    return Program(prepared.graph, tuple(placed), tuple(results), blockers=blockers, captured_elsewhere=True)
+    equal = _equal_sizes(prepared)
+    return Program(
+        prepared.graph, tuple(placed), tuple(results), blockers=blockers, assumptions=equal, captured_elsewhere=True
+    )
+
+
+def _equal_sizes(prepared: Prepared) -> tuple[Assumption, ...]:
+    """Dimensions of inputs to which a trace gave one symbol, because they were equal when it was made."""
+    found: dict[object, list[str]] = {}
+    for name in prepared.inputs:
+        shape = prepared.shape(name)
+        for dim, size in enumerate(() if shape is None else shape):
+            if isinstance(size, sympy.Symbol):
+                found.setdefault(size, []).append(f"`{name}.size({dim})`")
+    return tuple(
+        Assumption(f"{', '.join(dims[:-1])} and {dims[-1]} are equal, as in {prepared.label}", AssumptionKind.SIZES)
+        for dims in found.values()
+        if len(dims) > 1
+    )
 
 
 def _differing_constants(prepared: Prepared, spec: Prepared, positions: Mapping[int, int]) -> Iterator[Blocker]:
