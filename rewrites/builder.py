@@ -748,7 +748,8 @@ class Builder:
             # Pieces of one value in another order: what is done to them is done to one piece after the other.
             in_parts = in_parts or (len({view.term for view in views}) == 1 and sizes[0] != 1)
             # Equal pieces that stay apart are told apart by a digit.
-            if in_parts or not equal or merged.term.operation is not CONCATENATE:
+            apart = merged.term.operation is CONCATENATE and [v.shape[position] for v in pieces_of(merged, position)]
+            if in_parts or not equal or apart != sizes:
                 return merged
         if equal:
             with contextlib.suppress(relabel.UnalignedError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, elementwise, iota, open_view
 from verifycompile.ir.exponential import MAXIMUM, WHERE
@@ -12,7 +13,7 @@ from verifycompile.ir.relabel import merge_digits
 from verifycompile.ir.size import Size, product
 from verifycompile.ir.term import CONSTANT, Axis, TermPool, View
 from verifycompile.ir.whole_dims import whole_dim
-from verifycompile.rewrites.finders.arithmetic import dividends, integer_leaves, is_arithmetic
+from verifycompile.rewrites.finders.arithmetic import dividends, integer_leaves, integer_parts, is_arithmetic
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal
 from verifycompile.rewrites.lemmas.indicators import IMPLIED_MASK, KNOWN_MASK, SAME_TRUTH
 from verifycompile.rewrites.lemmas.products import OPEN_SUM
@@ -58,8 +59,8 @@ def merged_indicators(pool: TermPool, indicators: Sequence[View]) -> Iterator[Se
             if len(indicators) == 1 and not _is_chosen(value):
                 continue  # no mask says where the index is in the shard
             if counter.coefficient != 1 or counter.term.operation is not IOTA:
-                if not (counter.is_zero and value.term.operation is WHERE):
-                    continue  # zero is the only place in a shard of one
+                if not (_is_number(pool, counter) and value.term.operation is WHERE):
+                    continue  # one place in a shard
             for wanted in _wholes(pool, value, counter, indicators):
                 for leaf in _candidates(value, indicators):
                     # Terms are numbered as they are made: what is plainer was made before, so that rewriting ends.
@@ -89,8 +90,10 @@ def _is_masked(view: View) -> bool:
 def _wholes(pool: TermPool, value: View, counter: View, indicators: Sequence[View]) -> Iterator[View]:
     """Positions in the whole table, of which ``counter`` counts a shard: a dimension may number the shards."""
     shape = counter.shape
-    if counter.is_zero:
-        yield from (_position(pool, shape, ((dim, 1, count),)) for dim, count in enumerate(shape) if value.uses(dim))
+    if _is_number(pool, counter):
+        place = 0 if counter.is_zero else int(counter.coefficient)
+        for digits, size in _shards(value, place):
+            yield _position(pool, shape, (*digits, (CONSTANT, place, size)))
         return
     position = whole_dim(counter, shape)
     computed = is_arithmetic(value)
@@ -107,6 +110,20 @@ def _wholes(pool: TermPool, value: View, counter: View, indicators: Sequence[Vie
                 yield _position(pool, shape, (*digits, (position, 1, shape[position])))
     if computed:
         yield counter
+
+
+def _is_number(pool: TermPool, view: View) -> bool:
+    number = view.coefficient
+    return view.is_zero or (view.term is pool.unit and isinstance(number, Fraction) and number == int(number) >= 0)
+
+
+def _shards(value: View, place: int) -> Iterator[tuple[Axis, int]]:
+    """What numbers the shards that a computed index may lie in, and the size of each: more than the place in one."""
+    for total in integer_parts(value):
+        for part in open_view(total).operands if total.term.operation is COMBINE else ():
+            size = part.coefficient
+            if part.term.operation is IOTA and isinstance(size, Fraction) and abs(size) == int(abs(size)) > place:
+                yield part.axes[0], int(abs(size))
 
 
 def _position(pool: TermPool, shape: tuple[Size, ...], digits: Axis) -> View:

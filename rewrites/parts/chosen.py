@@ -14,16 +14,20 @@ from verifycompile.ir.algebra import Opened, combine, open_view, reapply
 from verifycompile.ir.exponential import EXPONENTIAL, LOGARITHM, POWER
 from verifycompile.ir.indicator import EQUAL, NOT, equal, is_indicator, negate
 from verifycompile.ir.inequality import AT_MOST, whole_at_most
-from verifycompile.ir.pieces import opened_stack
-from verifycompile.ir.term import CONSTANT, Term, TermPool, View
+from verifycompile.ir.pieces import CONCATENATE, opened_stack, pieces_of
+from verifycompile.ir.relabel import narrow, remove_dim, substitute
+from verifycompile.ir.term import CONSTANT, Digit, Term, TermPool, View
+from verifycompile.ir.window import WINDOW, window_at
 from verifycompile.rewrites.builder import Builder
 
 
 def at_position(pool: TermPool, view: View) -> View:
     """The view, with the positions that are chosen in it chosen in its operands."""
-    view = opened_stack(view)
+    view = _within_part(opened_stack(view))
     term = view.term
     chosen = any(digit[0] == CONSTANT for axis in view.axes for digit in axis)
+    if term.operation is WINDOW:
+        return _in_window(pool, view) or view
     if not chosen or not term.operands or term.fresh or len(term.index_sizes) != term.free:
         return view
     key = ("at position", view)
@@ -34,6 +38,47 @@ def at_position(pool: TermPool, view: View) -> View:
         pool.lemma_trace.append(("slice-of-operands", repr(term)))
         pool.memo[key] = known
     return known
+
+
+def _within_part(view: View) -> View:
+    """An element of a concatenation as one of a piece, an element of a window as one of what it is a window of."""
+    while view.term.operation in (CONCATENATE, WINDOW):
+        (fresh,) = view.term.fresh
+        digits, dim = view.axes[fresh], view.rank
+        if len(digits) != 1 or digits[0][0] != CONSTANT:
+            break
+        position = int(digits[0][1])
+        wide = _with_dimension_for(view, fresh)
+        window = window_at(wide, dim)
+        start, parts = (0, pieces_of(wide, dim)) if window is None else (window.start, [window.source])
+        first = start + position
+        while (length := int(parts[0].shape[dim])) <= first:
+            first -= length
+            parts = parts[1:]
+        view = opened_stack(remove_dim(narrow(parts[0], dim, first, 1), dim))
+    return view
+
+
+def _with_dimension_for(view: View, index: int) -> View:
+    """The view with a dimension of its own for an index of its term, behind all others."""
+    size = view.term.index_sizes[index]
+    axes = (*view.axes[:index], ((view.rank, 1, size),), *view.axes[index + 1 :])
+    return View(view.coefficient, view.term, (*view.shape, size), axes)
+
+
+def _in_window(pool: TermPool, view: View) -> View | None:
+    """A window in which positions of other dimensions are chosen: that of what it is a window of, at the positions."""
+    (fresh,) = view.term.fresh
+    dim, size = view.rank, view.term.index_sizes[fresh]
+    found = window_at(_with_dimension_for(view, fresh), dim)
+    assert found is not None
+    assert isinstance(size, int)
+    source = at_position(pool, found.source)
+    if source == found.source or pool.piecewise is None:
+        return None
+    moved = pool.piecewise.narrowed(pool, source, dim, found.start, size)
+    digits: dict[int, Sequence[Digit]] = {d: [(d, 1, length)] for d, length in enumerate(view.shape)}
+    return substitute(moved, {**digits, dim: view.axes[fresh]}, view.shape)
 
 
 def applied(pool: TermPool, view: View, opened: Opened, operands: Sequence[View]) -> View:

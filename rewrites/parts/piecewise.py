@@ -21,7 +21,7 @@ from verifycompile.ir.pieces import CONCATENATE, STACK, concatenated_dim, pieces
 from verifycompile.ir.relabel import UnalignedError, compose, narrow, substitute
 from verifycompile.ir.size import Size, quotient
 from verifycompile.ir.term import Digit, Operation, TermPool, View
-from verifycompile.ir.window import WINDOW, has_windows, range_view, resized
+from verifycompile.ir.window import WINDOW, range_view, resized
 from verifycompile.rewrites.operations import SLIDING_WINDOW
 from verifycompile.rewrites.parts.chosen import at_position
 from verifycompile.rewrites.parts.sliding import stretched, without_implied_range
@@ -94,7 +94,7 @@ class Piecewise:
         apart = _is_told_apart(space.views, dim)
         for start, stop in itertools.pairwise(ends):
             shape = (*space.shape[:dim], stop - start, *space.shape[dim + 1 :])
-            if bound and apart and not has_windows(space.views):
+            if bound and apart:
                 done.append(_contracted(pool, _at(pool, space.views, dim, start), shape, space.free))
                 continue
             views = [
@@ -314,7 +314,7 @@ def _at(pool: TermPool, views: Sequence[View], dim: int, place: int) -> list[Vie
     return [
         view if view.shape[dim] == 1
         else narrowed(pool, view, dim, place, 1) if concatenated_dim(view) == dim
-        else narrow(view, dim, place, 1)
+        else at_position(pool, narrow(view, dim, place, 1))
         for view in views
     ]  # fmt: skip
 

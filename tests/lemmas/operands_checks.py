@@ -22,6 +22,7 @@ from verifycompile.rewrites.builder import PAD, Builder
 from verifycompile.rewrites.operators.elementwise import FUNCTIONS
 from verifycompile.rewrites.operators.reduction import reduce_extreme
 from verifycompile.rewrites.parts.chosen import applied, at_position
+from verifycompile.rewrites.parts.piecewise import Piecewise
 from verifycompile.rewrites.parts.ranges import join_windows
 from verifycompile.rewrites.parts.slices import narrow_operands
 
@@ -59,6 +60,11 @@ def chosen_checks() -> Iterator[tuple[str, Check]]:
         yield f"chosen {number}", functools.partial(_becomes_at_position, made, expected)
     for number, made in enumerate(_kept_values()):
         yield f"kept {number}", functools.partial(_stays, made)
+    for place in range(6):
+        yield f"within a piece {place}", functools.partial(_is_within_a_piece, place)
+    for place in range(3):
+        yield f"within a window {place}", functools.partial(_is_within_a_window, place)
+    yield "beside a window", _is_beside_a_window
     yield "found once", _is_found_once
     yield "on operands of which nothing is known", _is_applied_to_anything
 
@@ -123,6 +129,40 @@ def _becomes_at_position(made: _Made, expected: _Made) -> None:
     _are_equal(found, chosen)
     _are_equal(found, expected(b))
     assert found == expected(b)
+
+
+def _is_within_a_piece(place: int) -> None:
+    b = _builder()
+    u, v = b.exp(_leaf(b, "u")), b.exp(_leaf(b, "v"))
+    chosen = relabel.select(b.concatenate([u, v], 0), 0, place)
+    found = at_position(b.pool, chosen)
+    _are_equal(found, chosen)
+    assert found == at_position(b.pool, relabel.select(u if place < 2 else v, 0, place % 2 if place < 2 else place - 2))
+
+
+def _is_within_a_window(place: int) -> None:
+    b = _builder()
+    x = b.exp(_leaf(b, "x"))
+    chosen = relabel.select(window(b.pool, x, 0, 2, 3), 0, place)
+    found = at_position(b.pool, chosen)
+    _are_equal(found, chosen)
+    assert found == at_position(b.pool, relabel.select(x, 0, 2 + place))
+
+
+def _is_beside_a_window() -> None:
+    """Along another dimension: where parts are assembled, the window is one of the value at the position."""
+    b = _builder()
+    less = b.sub(_leaf(b, "x"), b.narrow(_leaf(b, "x"), 1, 0, 1))
+    chosen = relabel.select(window(b.pool, b.mul(_leaf(b, "y"), less), 0, 2, 3), 1, 0)
+    assert at_position(b.pool, chosen) == chosen
+    b.pool.piecewise = Piecewise()
+    found = at_position(b.pool, chosen)
+    _are_equal(found, chosen)
+    assert found == b.pool.zero((3,))
+    plain = relabel.select(window(b.pool, _leaf(b, "x"), 0, 2, 3), 1, 0)
+    assert at_position(b.pool, plain) == plain
+    single = relabel.select(window(b.pool, _leaf(b, "x"), 0, 2, 1), 1, 0)
+    assert at_position(b.pool, single) == single
 
 
 def _kept_values() -> Iterator[_Made]:

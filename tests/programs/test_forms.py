@@ -10,6 +10,7 @@ import pytest
 from tests.programs.forms import (
     attention,
     backwards,
+    edges,
     functions,
     inference,
     losses,
@@ -29,7 +30,7 @@ from verifycompile.witness import find_witness
 
 FORMS: tuple[Form, ...] = tuple(
     form
-    for family in (vocabulary, losses, backwards, attention, running, inference, spellings, functions, routing)
+    for family in (vocabulary, losses, backwards, attention, running, inference, spellings, functions, routing, edges)
     for form in family.FORMS
 )
 MISTAKES = [

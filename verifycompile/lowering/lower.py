@@ -370,9 +370,7 @@ class Lowering:
         content = constant_content(value)
         if content is None:
             return self._unknown(node, UNREPRESENTABLE, f"the constant `{node.target}` has no readable content")
-        if value.dim() == 0 and not value.is_complex():
-            self.builder.call = Call(dtype=value.dtype)
-            return self.builder.number(content[0])
+        self.builder.call = Call(dtype=value.dtype)
         from verifycompile.rewrites.operators.stored_tensors import stored  # here, because few programs store tensors
 
         return stored(self.builder, value.dtype, tuple(value.shape), content)

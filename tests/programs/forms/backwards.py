@@ -381,6 +381,39 @@ class AutogradBatchNorm(nn.Module):
         return (x - mean) / torch.sqrt(variance + EPS) * weight + bias
 
 
+class PackedBatchNorm(nn.Module):
+    """The same with sums, sums of squares and the number of samples in one reduction."""
+
+    def __init__(self, mesh: DeviceMesh, mistake: str) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(WIDTH))
+        self.bias = nn.Parameter(torch.rand(WIDTH))
+        self.mesh, self.mistake = mesh, mistake
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        group = self.mesh.get_group("dp")
+        packed = torch.cat([x.sum(0), x.square().sum(0), torch.tensor([float(len(x))])])
+        if self.mistake != "own statistics":
+            packed = comm.leave(packed, group)
+            packed = packed if self.mistake == "gradient of the statistics not reduced" else comm.enter(packed, group)
+        count = len(x) if self.mistake == "counted as those of one rank" else packed[-1:]
+        mean, square = packed[:WIDTH] / count, packed[WIDTH:-1] / count
+        weight, bias = comm.enter(self.weight, group), comm.enter(self.bias, group)
+        return (x - mean) * torch.rsqrt(square - mean.square() + EPS) * weight + bias
+
+
+def packed_batch_norm(ranks: int) -> Form:
+    return Form(
+        f"packed-batch-norm-{ranks}",
+        {"dp": ranks},
+        BatchNorm,
+        PackedBatchNorm,
+        lambda: (torch.randn(3, WIDTH, requires_grad=True),),
+        {"in_placements": {"x": (S0,)}, "out_placements": {"output.0": (S0,)}},
+        ("own statistics", "counted as those of one rank", "gradient of the statistics not reduced"),
+    )
+
+
 def autograd_batch_norm(ranks: int) -> Form:
     return Form(
         f"autograd-batch-norm-{ranks}",
@@ -428,4 +461,5 @@ FORMS: tuple[Form, ...] = (
     sharded_norm(4),
     batch_norm(2),
     autograd_batch_norm(2),
+    packed_batch_norm(2),
 )  # fmt: skip

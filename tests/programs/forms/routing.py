@@ -90,6 +90,41 @@ class Greatest(nn.Module):
         return total if group is None else comm.leave(total, group)
 
 
+class Mapped(nn.Module):
+    """Each rank numbers its own experts, and those of other ranks have no number."""
+
+    def __init__(self, mesh: DeviceMesh | None = None, mistake: str = "") -> None:
+        super().__init__()
+        self.mesh, self.mistake = mesh, mistake
+
+    def forward(self, x: torch.Tensor, router: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        weight, chosen = (x @ router).softmax(-1).topk(2, -1)
+        if self.mesh is not None:
+            first = len(w) * self.mesh.get_local_rank() + (self.mistake == "the next experts")
+            chosen = torch.where((chosen >= first) & (chosen < first + len(w)), chosen - first, -1)
+            if self.mistake == "others taken for the first":
+                chosen = chosen.clamp(min=0)
+            if self.mistake == "one of two choices":
+                weight, chosen = weight[:, :1], chosen[:, :1]
+        total = torch.zeros_like(x)
+        for number, own in enumerate(w):
+            total = total + torch.relu(x @ own) * (weight * (chosen == number)).sum(-1, keepdim=True)
+        return total if self.mesh is None else comm.total(total, self.mesh.get_group())
+
+
+def mapped(ranks: int) -> Form:
+    own = EXPERTS // ranks
+    return Form(
+        f"experts-numbered-{ranks}",
+        {"ep": ranks},
+        Mapped,
+        Mapped,
+        lambda: (torch.randn(5, 3), torch.randn(3, EXPERTS), torch.randn(own, 3, 3)),
+        {"in_placements": {"x": (R,), "router": (R,), "w": (S0,)}, "out_placements": {"output.0": (R,)}},
+        ("others taken for the first", "the next experts", "one of two choices"),
+    )
+
+
 def put_back(style: str) -> Form:
     return Form(
         f"put-back-{style}-2",
@@ -105,6 +140,8 @@ def put_back(style: str) -> Form:
 FORMS = (
     put_back("copied"),
     put_back("scattered"),
+    mapped(2),
+    mapped(4),
     Form(
         "greatest-of-own-experts-2",
         {"ep": 2},
