@@ -357,8 +357,8 @@ def _equal_sizes(prepared: Prepared) -> tuple[Assumption, ...]:
     """Dimensions of inputs to which a trace gave one symbol, because they were equal when it was made."""
     found: dict[object, list[str]] = {}
     for name in prepared.inputs:
-        shape = prepared.shape(name)
-        for dim, size in enumerate(() if shape is None else shape):
+        value = prepared.inputs[name].meta.get("val")
+        for dim, size in enumerate(shape_of(value)) if isinstance(value, torch.Tensor) else ():
             if isinstance(size, sympy.Symbol):
                 found.setdefault(size, []).append(f"`{name}.size({dim})`")
     return tuple(
