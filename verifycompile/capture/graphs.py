@@ -362,7 +362,7 @@ def _equal_sizes(prepared: Prepared) -> tuple[Assumption, ...]:
             if isinstance(size, sympy.Symbol):
                 found.setdefault(size, []).append(f"`{name}.size({dim})`")
     return tuple(
-        Assumption(f"{', '.join(dims[:-1])} and {dims[-1]} are equal, as in {prepared.label}", AssumptionKind.SIZES)
+        Assumption(f"sizes that {prepared.label} takes for one: {', '.join(dims)}", AssumptionKind.SIZES)
         for dims in found.values()
         if len(dims) > 1
     )
