@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from verifycompile.ir.algebra import COMBINE, CONTRACT, open_view
+from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, open_view
 from verifycompile.ir.indicator import EQUAL
 from verifycompile.ir.size import Size
-from verifycompile.ir.term import Term, TermPool, View
+from verifycompile.ir.term import UNIT, Term, TermPool, View
+from verifycompile.ir.term_property import TermProperty
 from verifycompile.ir.whole_dims import whole_dim
 from verifycompile.rewrites.finders.arithmetic import integer_leaves
 from verifycompile.rewrites.finders.distribution import distributed
@@ -90,15 +91,26 @@ def _masks_of_look_ups(pool: TermPool, factors: Sequence[View], free: int) -> It
             yield Proposal(MASKS_JOIN_SUM, proposal, (*masks, total))
 
 
+def _is_counted(term: Term) -> bool:
+    """Whether a term is computed of places and numbers alone, element by element."""
+    if is_elementwise(term):
+        return all(_IS_COUNTED(view.term) for view in term.operands)
+    return term.operation in (IOTA, UNIT)
+
+
+_IS_COUNTED = TermProperty(is_elementwise, _is_counted)
+
+
 def _functions_looked_up(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
     """Functions under a look-up by an index that is a position: they are functions of what is looked up."""
     bound = range(free, factors[0].rank)
     for lookup in factors if bound else ():
         for index, place in positions_compared(lookup):
-            if not is_given(index.term) or (index.term not in pool.facts and index.term.operation is not COMBINE):
-                continue  # nothing is known of it
             dims = looked_up_by(lookup, index, place.term, bound)
             own = tuple(f for f in factors if f is not lookup and any(map(f.uses, dims)))
+            known = index.term in pool.facts or index.term.operation is COMBINE
+            if not (known and is_given(index.term)) and not all(_IS_COUNTED(f.term) for f in own):
+                continue  # nothing is known of it, or it is chosen
             if any(is_elementwise(f.term) and f.term.operation not in (CONTRACT, COMBINE) for f in own):
                 picked = tuple(_picked(pool, f, lookup, dims) for f in own)
                 given = {"n": (index,), "a": own, "b": picked}

@@ -139,13 +139,18 @@ class _Replacement:
     def __init__(self, pool: TermPool, mask: View) -> None:
         self._pool, self._mask = pool, mask
         self._dimensions = {digit[0] for axis in mask.axes for digit in axis if digit[0] != CONSTANT}
+        compared = [(index, place) for index, place in positions_compared(mask) if index.coefficient == 1]
+        self._positions = {(index.term, index.axes): place for index, place in compared}
         self._found: dict[View, View] = {}
 
     def inside(self, view: View, depth: int) -> View:
         if view.term is self._mask.term and view.axes == self._mask.axes:
             return self._pool.constant(view.coefficient, view.shape)
+        if (place := self._positions.get((view.term, view.axes))) is not None:
+            return dataclasses.replace(place.scaled(view.coefficient), shape=view.shape)
         if depth == 0 or not (
             self._may_hold(view, depth)
+            or (is_elementwise(view.term) and self._may_hold_index(view.term, depth))
             or may_decide(self._mask.term, view.term)
             or may_look_up(self._pool, self._mask.term, view.term, depth)
         ):
@@ -153,6 +158,9 @@ class _Replacement:
         if view not in self._found:
             self._found[view] = self._opened(view, depth)
         return self._found[view]
+
+    def _may_hold_index(self, term: Term, depth: int) -> bool:
+        return any(may_hold(self._pool, index, term, depth) for index, _ in self._positions)
 
     def _may_hold(self, view: View, depth: int) -> bool:
         """Whether the mask may stand in a view at its own places: one that is the same at all places of a dimension

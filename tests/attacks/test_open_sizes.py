@@ -53,12 +53,13 @@ def test_ranks_that_run_different_graphs_of_sizes_that_are_left_open(wrong: bool
 @pytest.mark.parametrize(("implementation", "verdict"), [
     (lambda x, n, m: x * n, Verdict.VERIFIED), (lambda x, n, m: x * m, Verdict.REFUTED),
     (lambda x, m, n: x * m, Verdict.REFUTED), (lambda x, k, m: x * k, Verdict.REFUTED),
+    (lambda x, n, m, k: x * n, Verdict.VERIFIED), (lambda x, n, m, k: x * k, Verdict.REFUTED),
 ])  # fmt: skip
 def test_numbers_that_are_left_open_are_those_of_their_names(implementation: Any, verdict: Verdict) -> None:
     """Each trace calls the second argument by one symbol."""
 
     def traced(function: Any) -> torch.fx.GraphModule:
-        numbers = (3 if name == "n" else 5 for name in function.__code__.co_varnames[1:])
+        numbers = ({"n": 3, "m": 5, "k": 7}[name] for name in function.__code__.co_varnames[1:])
         return make_fx(function, tracing_mode="symbolic")(torch.randn(4, 6), *numbers)
 
     report = verifycompile.verify_graphs(traced(lambda x, n, m: x * n), traced(implementation), mesh=(2,))

@@ -168,8 +168,8 @@ _WITHOUT_LEMMAS = "the same sum, of which no lemma is tried: it can cost a proof
 _NOT_ZERO = "a weight is not zero"
 _WHOLE = "a digit of the size of its dimension begins at one"
 _MAY_CHANGE = (
-    "not (self._may_hold(view, depth) or may_decide(self._mask.term, view.term) or "
-    "may_look_up(self._pool, self._mask.term, view.term, depth))"
+    "not (self._may_hold(view, depth) or (is_elementwise(view.term) and self._may_hold_index(view.term, depth)) or "
+    "may_decide(self._mask.term, view.term) or may_look_up(self._pool, self._mask.term, view.term, depth))"
 )
 _ONLY_LOOKED_AT = "what may hold nothing is looked at for nothing"
 SAME: Mapping[ModuleType, Mapping[str, str]] = {

@@ -21,6 +21,8 @@ from verifycompile.ir.term import TermPool, View
 aten = torch.ops.aten
 LARGEST = 400
 """Elements of a value; what is larger is not kept."""
+ROUNDED = 1e-6
+"""What is nearer to a step than this may be rounded to either side of it."""
 
 Call = tuple[Any, tuple[Any, ...]]
 
@@ -106,8 +108,13 @@ def _select(d: Drawn) -> Call:
 
 
 def _is_distinct(value: torch.Tensor) -> bool:
-    """Among equal elements torch says nothing of which is the largest."""
-    return value.unique().numel() == value.numel()
+    """Among equal elements torch says nothing of which is the largest, and rounding says it of almost equal ones."""
+    return bool((value.flatten().sort().values.diff() > ROUNDED).all())
+
+
+def _is_between(value: torch.Tensor) -> bool:
+    """Whether rounding makes no other whole number of any element, and no other sign."""
+    return bool(((value - value.round()).abs() > ROUNDED).all())
 
 
 def _extreme(d: Drawn) -> Call:
@@ -293,7 +300,9 @@ def _cut(d: Drawn) -> Call:
 
 
 def _rounded(d: Drawn) -> Call:
-    return d.draw.choice((aten.floor.default, aten.sign.default, aten.sin.default, aten.square.default)), (d.real()[0],)
+    operator = d.draw.choice((aten.floor.default, aten.sign.default, aten.sin.default, aten.square.default))
+    has_steps = operator in (aten.floor.default, aten.sign.default)
+    return operator, (d.real(_is_between if has_steps else lambda _: True)[0],)
 
 
 def _divided(d: Drawn) -> Call:
@@ -308,7 +317,7 @@ def _logical(d: Drawn) -> Call:
 
 def _compared_reals(d: Drawn) -> Call:
     place, value = d.real()
-    other, _ = d.real(lambda v: _fits(v, value))
+    other, _ = d.real(lambda v: _fits(v, value) and bool(((v - value).abs() > ROUNDED).all()))
     return d.draw.choice((aten.lt.Tensor, aten.ge.Tensor)), (place, other)
 
 

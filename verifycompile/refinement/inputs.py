@@ -30,11 +30,19 @@ def tensor_inputs(lowering: Lowering) -> dict[tuple[str, str], ProgramInput]:
 
 
 def unrelated_number(spec: Lowering, implementation: Lowering) -> str | None:
-    """A number among the implementation's inputs that is another one in the spec, and no size of a tensor."""
-    sizes = [s for p in tensor_inputs(implementation).values() for s in implementation.sizes.shape_of(p.node) or ()]
-    known, told = {s for size in sizes for s in sympy.sympify(size).free_symbols}, dict(_numbers(spec))
-    own = [(name, number) for name, number in _numbers(implementation) if not number.free_symbols <= known]
-    return next((name for name, number in own if number != told.get(name)), None)
+    """A number among the implementation's inputs, no size of a tensor, that another input of the spec is called by."""
+    told, known = dict(_numbers(spec)), _sizes(implementation)
+    used = _sizes(spec).union(*(number.free_symbols for number in told.values()))
+    for name, number in _numbers(implementation):
+        is_another = number != told[name] if name in told else not number.free_symbols.isdisjoint(used)
+        if is_another and not number.free_symbols <= known:
+            return name
+    return None
+
+
+def _sizes(side: Lowering) -> set[sympy.Basic]:
+    sizes = [size for item in tensor_inputs(side).values() for size in side.sizes.shape_of(item.node) or ()]
+    return {symbol for size in sizes for symbol in sympy.sympify(size).free_symbols}
 
 
 def _numbers(side: Lowering) -> Iterator[tuple[str, sympy.Basic]]:

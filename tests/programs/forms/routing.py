@@ -91,17 +91,19 @@ class Greatest(nn.Module):
 
 
 class Mapped(nn.Module):
-    """Each rank numbers its own experts, and those of other ranks have no number."""
+    """Each rank numbers its own experts, and those of other ranks have no number. ``by_table``: in a table of all."""
 
-    def __init__(self, mesh: DeviceMesh | None = None, mistake: str = "") -> None:
+    def __init__(self, mesh: DeviceMesh | None = None, mistake: str = "", by_table: bool = False) -> None:
         super().__init__()
-        self.mesh, self.mistake = mesh, mistake
+        self.mesh, self.mistake, self.by_table = mesh, mistake, by_table
 
     def forward(self, x: torch.Tensor, router: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         weight, chosen = (x @ router).softmax(-1).topk(2, -1)
         if self.mesh is not None:
             first = len(w) * self.mesh.get_local_rank() + (self.mistake == "the next experts")
-            chosen = torch.where((chosen >= first) & (chosen < first + len(w)), chosen - first, -1)
+            every = torch.arange(EXPERTS) if self.by_table else chosen
+            numbered = torch.where((every >= first) & (every < first + len(w)), every - first, -1)
+            chosen = numbered[chosen] if self.by_table else numbered
             if self.mistake == "others taken for the first":
                 chosen = chosen.clamp(min=0)
             if self.mistake == "one of two choices":
@@ -112,13 +114,13 @@ class Mapped(nn.Module):
         return total if self.mesh is None else comm.total(total, self.mesh.get_group())
 
 
-def mapped(ranks: int) -> Form:
+def mapped(ranks: int, by_table: bool = False) -> Form:
     own = EXPERTS // ranks
     return Form(
-        f"experts-numbered-{ranks}",
+        f"experts-numbered-{'by-table-' * by_table}{ranks}",
         {"ep": ranks},
         Mapped,
-        Mapped,
+        lambda mesh, mistake: Mapped(mesh, mistake, by_table),
         lambda: (torch.randn(5, 3), torch.randn(3, EXPERTS), torch.randn(own, 3, 3)),
         {"in_placements": {"x": (R,), "router": (R,), "w": (S0,)}, "out_placements": {"output.0": (R,)}},
         ("others taken for the first", "the next experts", "one of two choices"),
@@ -142,6 +144,7 @@ FORMS = (
     put_back("scattered"),
     mapped(2),
     mapped(4),
+    mapped(2, by_table=True),
     Form(
         "greatest-of-own-experts-2",
         {"ep": 2},
