@@ -189,6 +189,7 @@ SAME: Mapping[ModuleType, Mapping[str, str]] = {
         },
         "`True` for `factor is not lookup`": "at the mask's position the look-up is the mask, which is one",
     },
+    inputs: {"`shape` for `shape or ()`": "an input that is a tensor has a shape"},
     sliding: {"`False` for `mask is None`": _FASTER},
     indicator: {
         "`c <= 0` for `c < 0`": "what is zero is a number, of which the sign is not asked",

@@ -144,12 +144,16 @@ def _of_tensors() -> None:
 
 
 def _of_numbers() -> None:
-    """A number is one of the spec's of this name, or a size of a tensor that the implementation has."""
+    """A number is one of the spec's of this name, or a size of a tensor that the implementation has, or none of the
+    spec's at all.
+    """
     n, m = (recorded_number("SymInt", sympy.Symbol(name, positive=True, integer=True)) for name in "nm")
     rows = recorded_tensor([m, 2], torch.float32, [2, 1], 0)
     for told, own, unrelated in (
         ({"a": n, "b": m}, {"b": m, "a": n}, None), ({"a": n, "b": m}, {"a": n, "b": n}, "b"), ({"a": n}, {"b": n}, "b"),
-        ({"a": n}, {"b": m, "x": rows}, None), ({"a": n}, {"b": n, "x": rows}, "b"), ({"a": 3}, {"a": 4}, None), ({}, {"a": n}, "a"),
+        ({"a": n}, {"b": m, "x": rows}, None), ({"a": n}, {"b": n, "x": rows}, "b"), ({"a": 3}, {"a": 4}, None), ({}, {"a": n}, None),
+        ({"b": m}, {"a": n}, None), ({"x": rows}, {"a": m}, "a"), ({"x": rows}, {"a": n}, None),
+        ({"a": n}, {"a": m, "x": rows}, None),
     ):  # fmt: skip
         sides = [program({name: (Role.INPUT, value) for name, value in inputs.items()}) for inputs in (told, own)]
         assert unrelated_number(*(Lowering(side, TermPool(), "") for side in sides)) == unrelated

@@ -41,8 +41,8 @@ def unrelated_number(spec: Lowering, implementation: Lowering) -> str | None:
 
 
 def _sizes(side: Lowering) -> set[sympy.Basic]:
-    sizes = [size for item in tensor_inputs(side).values() for size in side.sizes.shape_of(item.node) or ()]
-    return {symbol for size in sizes for symbol in sympy.sympify(size).free_symbols}
+    shapes = [side.sizes.shape_of(item.node) for item in tensor_inputs(side).values()]
+    return {symbol for shape in shapes for size in shape or () for symbol in sympy.sympify(size).free_symbols}
 
 
 def _numbers(side: Lowering) -> Iterator[tuple[str, sympy.Basic]]:
