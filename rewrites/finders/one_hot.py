@@ -74,12 +74,10 @@ def merged_indicators(pool: TermPool, indicators: Sequence[View]) -> Iterator[Se
 
 
 def _is_chosen(value: View) -> bool:
-    """Whether a condition chooses the value, or a summand of it: a mask, where zero is what is chosen else."""
+    """Whether a condition or a limit chooses the value, or a summand of it: a mask, where zero is chosen else."""
     if value.term.operation is COMBINE:
         return any(_is_chosen(operand) or _is_masked(operand) for operand in value.term.operands)
-    if value.term.operation in (MAXIMUM, MINIMUM):
-        return any(_is_chosen(operand) for operand in value.term.operands)
-    return value.term.operation is WHERE
+    return value.term.operation in (MAXIMUM, MINIMUM, WHERE)
 
 
 def _is_masked(view: View) -> bool:

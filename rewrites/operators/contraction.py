@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from verifycompile.ir.term import View
-from verifycompile.rewrites.builder import Builder, Number
-from verifycompile.rewrites.operators.elementwise import cast, require_exact
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.operators.elementwise import cast
 from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten
@@ -32,18 +32,6 @@ def mv(b: Builder, self: View, vec: View) -> View:
 @operator(aten.dot.default)
 def dot(b: Builder, self: View, tensor: View) -> View:
     return b.contraction("k, k ->", self, tensor)
-
-
-@operator(aten.addmm.default)
-def addmm(b: Builder, self: View, mat1: View, mat2: View, beta: Number, alpha: Number) -> View:
-    require_exact(b, beta=beta, alpha=alpha)
-    return b.combination((beta, self), (alpha, b.contraction("m k, k n -> m n", mat1, mat2)))
-
-
-@operator(aten.baddbmm.default)
-def baddbmm(b: Builder, self: View, batch1: View, batch2: View, beta: Number, alpha: Number) -> View:
-    require_exact(b, beta=beta, alpha=alpha)
-    return b.combination((beta, self), (alpha, b.contraction("b m k, b k n -> b m n", batch1, batch2)))
 
 
 @operator(aten.matmul.default)

@@ -1,4 +1,4 @@
-"""Products of vectors and of several tensors, which torch has beside those of matrices."""
+"""Products added to a value, products of vectors and of several tensors, which torch has beside those of matrices."""
 
 from __future__ import annotations
 
@@ -14,10 +14,25 @@ from verifycompile.rewrites.registry import operator
 aten = torch.ops.aten
 
 
+def added_product(b: Builder, self: View, product: View, beta: Number, alpha: Number) -> View:
+    """``beta * self + alpha * product``. With ``beta=0`` torch does not read ``self``: memory that nobody wrote."""
+    require_exact(b, beta=beta, alpha=alpha)
+    return b.scale(product, alpha) if beta == 0 else b.combination((beta, self), (alpha, product))
+
+
+@operator(aten.addmm.default)
+def addmm(b: Builder, self: View, mat1: View, mat2: View, beta: Number, alpha: Number) -> View:
+    return added_product(b, self, b.contraction("m k, k n -> m n", mat1, mat2), beta, alpha)
+
+
+@operator(aten.baddbmm.default)
+def baddbmm(b: Builder, self: View, batch1: View, batch2: View, beta: Number, alpha: Number) -> View:
+    return added_product(b, self, b.contraction("b m k, b k n -> b m n", batch1, batch2), beta, alpha)
+
+
 @operator(aten.addbmm.default)
 def addbmm(b: Builder, self: View, batch1: View, batch2: View, beta: Number, alpha: Number) -> View:
-    require_exact(b, beta=beta, alpha=alpha)
-    return b.combination((beta, self), (alpha, b.contraction("b m k, b k n -> m n", batch1, batch2)))
+    return added_product(b, self, b.contraction("b m k, b k n -> m n", batch1, batch2), beta, alpha)
 
 
 @operator(aten._trilinear.default)

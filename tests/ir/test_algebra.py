@@ -366,6 +366,8 @@ def test_a_sum_without_summands_is_zero_and_zero_times_infinity_is_refused() -> 
     with pytest.raises(NonFiniteScalarError, match="zero times infinity"):
         multiply_views(b.pool, b.pool.zero((3, 2)), b.pool.leaf("w", (3, 2)), infinite)
     assert multiply_views(b.pool, b.pool.zero((3, 2)), b.pool.leaf("w", (3, 2))).is_zero
+    nothing = combine(b.pool, [b.pool.leaf("w", (3, 2)), infinite.scaled(as_scalar(0))])  # no number: infinity may be in it
+    assert has_infinity(nothing)
 
 
 def test_counters_of_shards_join() -> None:

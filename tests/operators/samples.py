@@ -201,6 +201,7 @@ add(aten.addmm.default, real(3, 5), real(3, 4), real(4, 5), beta=0.5, alpha=2)
 add(aten.addmm.default, real(), real(3, 4), real(4, 5), beta=0, alpha=2)
 add(aten.baddbmm.default, real(2, 3, 5), real(2, 3, 4), real(2, 4, 5), beta=0.5, alpha=2)
 add(aten.baddbmm.default, real(3, 5), real(2, 3, 4), real(2, 4, 5))
+add(aten.baddbmm.default, real(3, 5), real(2, 3, 4), real(2, 4, 5), beta=0)
 for _shapes in (((4,), (4,)), ((4,), (4, 5)), ((3, 4), (4,)), ((3, 4), (4, 5)), ((4,), (2, 4, 5)), ((2, 3, 4), (4,))):
     add(aten.matmul.default, real(*_shapes[0]), real(*_shapes[1]))
 add(aten.matmul.default, real(2, 1, 3, 4), real(3, 4, 5))

@@ -460,7 +460,7 @@ def combine(pool: TermPool, operands: Sequence[View]) -> View:
         rewritten = rule(pool, live, shape)
         if rewritten is not None:
             return combine(pool, [dataclasses.replace(view, shape=shape) for view in rewritten])
-    leading = min(live, key=lambda v: (term_key(pool, v.term), v.term.id, repr(v.axes))).coefficient
+    leading = min(live, key=lambda v: (term_key(pool, v.term), v.term.id, repr(v.axes))).coefficient or ONE  # 0 * inf
     scaled = [dataclasses.replace(v, coefficient=divide(v.coefficient, leading)) for v in live]
     labels = tuple(range(rank))
     result = apply(pool, COMBINE, (), scaled, Signature(tuple(labels for _ in scaled), labels))

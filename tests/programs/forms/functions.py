@@ -60,6 +60,24 @@ def by_powers_of_two(mesh: DeviceMesh, mistake: str) -> Function:
     return program
 
 
+def of_heads(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+def added_to_nothing(_: DeviceMesh, mistake: str) -> Function:
+    """Scores as Megatron computes them: ``baddbmm`` beside memory that nothing was written to."""
+
+    def program(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        beside = torch.arange(2.0) if mistake == "beside other ones" else torch.empty(2)
+        scores = torch.baddbmm(
+            beside.expand(*q.shape[:2], 2), q, k.transpose(1, 2), beta=1.0 if mistake == "beside other ones" else 0.0,
+            alpha=1.0 if mistake == "not scaled" else 0.5,
+        )  # fmt: skip
+        return scores.softmax(1 if mistake == "over queries" else 2) @ v
+
+    return program
+
+
 def extremes(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     scale = x.abs().amax().clamp(min=1e-5) / 127
     decreasing = (1 / (x.square() + 1)).amax(), (3 - 2 * x).amin(0)
@@ -405,6 +423,11 @@ FORMS = (
         "softmax-by-powers-of-two", attended, by_powers_of_two, "powers of two", "another base", "own sums",
         args=lambda: (torch.randn(1, 4), torch.randn(3, 4), torch.randn(3, 4)),
         placed={"q": R, "k": S0, "v": S0}, outputs=(R,),
+    ),
+    form(
+        "scores-beside-memory-not-written", of_heads, added_to_nothing, "beside other ones", "not scaled", "over queries",
+        args=lambda: (torch.randn(2, 3, 4), torch.randn(2, 2, 4), torch.randn(2, 2, 4)),
+        placed={"q": S0, "k": S0, "v": S0}, outputs=(S0,),
     ),
     form(
         "functions-of-extremes", extremes, of_extremes,

@@ -62,6 +62,11 @@ class Table(nn.Module):
     def compared(self, ids: torch.Tensor, mine: torch.Tensor, start: int) -> torch.Tensor:
         return (ids.unsqueeze(-1) - start == torch.arange(self.rows)).float() @ self.weight
 
+    def limited(self, ids: torch.Tensor, mine: torch.Tensor, start: int) -> torch.Tensor:
+        """Indices of other ranks are limited to numbers that no row has; ``mine`` is not asked."""
+        least = 0 if self.mistake == "limited to the first row" else -1
+        return ((ids - start).clamp(least, self.rows)[..., None] == torch.arange(self.rows)).float() @ self.weight
+
     def selected(self, ids: torch.Tensor, mine: torch.Tensor, start: int) -> torch.Tensor:
         local = ((ids - start) * mine).reshape(-1)
         rows = torch.index_select(self.weight, 0, local).view(*ids.shape, WIDTH)
@@ -429,6 +434,7 @@ FORMS: tuple[Form, ...] = (
     embedding("zero_row_behind", 2, "start of the next rank", "not reduced", "reduced twice"),
     *(embedding(style, 4, "start of the next rank", "not reduced", "reduced twice") for style in ("remainder", "truncated")),
     embedding("compared", 4, "start of the next rank", "not reduced", "reduced twice"),
+    embedding("limited", 4, "limited to the first row", "start of the next rank", "not reduced"),
     *(embedding(style, 4, "start of the last rank", "not reduced", "reduced twice") for style in ("padded", "joined")),
     own_backward(4),
     sharded_loss("cross-entropy", 4, cross_entropy, lambda x, y: negative_log_probability(x, y).sum(), *COMMON),
