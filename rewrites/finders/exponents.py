@@ -34,21 +34,25 @@ def _equal_exponents(pool: TermPool, factors: Sequence[View], free: int) -> Iter
 def _equal_bases(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
     """Powers of one positive value."""
     bases = [_base(f) for f in factors]
-    for k, first in enumerate(bases):
-        for j, other in enumerate(bases[:k]):
-            if first is not None and other is not None and first[0] == other[0]:
-                numbers = {"p": first[1], "q": other[1]}
-                yield Proposal(MERGE_POWERS, Substitution({"a": (first[0],)}, numbers), (factors[k], factors[j]))
+    for k, (base, exponent) in enumerate(bases):
+        for j, (other, further) in enumerate(bases[:k]):
+            if base == other and _is_positive_total(base):
+                numbers = {"p": exponent, "q": further}
+                yield Proposal(MERGE_POWERS, Substitution({"a": (base,)}, numbers), (factors[k], factors[j]))
 
 
-def _base(view: View) -> tuple[View, Scalar] | None:
-    """``(a, p)`` where the view is ``a ** p`` and a is a positive sum."""
-    exponent: Scalar = ONE
-    if view.term.operation is POWER:
-        (exponent,) = view.term.attributes  # pyright: ignore[reportAssignmentType] - a scalar by construction
-        (view,) = open_view(view).operands
+def _base(view: View) -> tuple[View, Scalar]:
+    """``(a, p)`` where the view is ``a ** p``."""
+    if view.term.operation is not POWER:
+        return view, ONE
+    (exponent,) = view.term.attributes
+    (base,) = open_view(view).operands
+    return base, exponent  # pyright: ignore[reportReturnType] - a scalar by construction
+
+
+def _is_positive_total(view: View) -> bool:
     summed = view.term.operation is CONTRACT and view.term.summed
-    return (view, exponent) if (summed and is_positive(view)) or is_positive_sum(view) else None
+    return (summed and is_positive(view)) or is_positive_sum(view)
 
 
 def _sums_inside_of_weights(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:

@@ -76,6 +76,18 @@ def test_each_node_has_its_steps_and_the_clock_is_read_every_64_of_them(monkeypa
             found.spend()
 
 
+def test_a_question_has_steps_of_its_own() -> None:
+    found = Budget()
+    with found.node(steps=2):
+        found.spend()
+        with found.node(), found.node(steps=9):  # within a question its own limit holds
+            found.spend()
+        with pytest.raises(BudgetExceededError, match=r"^its normal form took 2 steps$"):
+            found.spend()
+    with found.node(steps=0), pytest.raises(BudgetExceededError, match=r"^its normal form took 0 steps$"):
+        found.spend()
+
+
 class _Reached:
     place: object = None
 

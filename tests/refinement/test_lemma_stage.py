@@ -11,6 +11,7 @@ from torch import nn
 from tests.support import fake_mesh_world
 from verifycompile.capture import capture_model
 from verifycompile.options import Options
+from verifycompile.refinement import lemma_stage
 from verifycompile.refinement.check import check_refinement
 from verifycompile.refinement.result import RefinementResult
 
@@ -51,6 +52,13 @@ def test_equal_programs_are_proved_by_normal_form_alone():
     counts = checked(whole, whole).counts
     assert counts.normal_form > 0
     assert counts.ring == counts.egraph == counts.solver == counts.memo == counts.unrelated == 0
+
+
+def test_a_question_ends_at_its_limit_and_the_limit_is_named(monkeypatch):
+    monkeypatch.setattr(lemma_stage, "_MAX_STEPS", 3)
+    result = checked(whole, lambda x, y, a, b: torch.relu(x @ b + 2 * ((y @ a) @ b)).sum())
+    assert result.mismatch is not None
+    assert result.exhausted == ("3 steps of normal forms for a question",)
 
 
 @pytest.mark.parametrize(

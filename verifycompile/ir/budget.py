@@ -1,4 +1,4 @@
-"""Limits of the work on normal forms, so that a program which they do not suit ends as unproved rather than never.
+"""Limits of the work on normal forms, so that what they do not suit ends as unproved rather than never.
 
 Steps are applications of an operation to operands, which is what normal forms are built of. Seconds are processor time
 of this thread: other work on the machine does not count.
@@ -18,7 +18,7 @@ _STEPS_PER_CLOCK = 64
 
 
 class BudgetExceededError(Exception):
-    """The normal form of a node took too much. The message names what ran out."""
+    """The normal form of a node or of a question took too much. The message names what ran out."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,16 +34,17 @@ class Budget:
 
     def __init__(self) -> None:
         self.limits = Limits()
-        self._steps = 0
+        self._steps = self._most_steps = 0
         self._started: float | None = None
 
     @contextlib.contextmanager
-    def node(self) -> Generator[None]:
-        """Raises BudgetExceededError as soon as what is built within goes beyond a limit."""
-        if self._started is not None:  # a node that another one needed
+    def node(self, steps: int | None = None) -> Generator[None]:
+        """Raises BudgetExceededError as soon as what is built within goes beyond a limit, of ``steps`` where given."""
+        if self._started is not None:  # a node or a question that another one needed
             yield
             return
-        self._steps, self._started = 0, time.thread_time()
+        self._steps, self._most_steps = 0, self.limits.node_steps if steps is None else steps
+        self._started = time.thread_time()
         try:
             yield
         finally:
@@ -55,7 +56,7 @@ class Budget:
         if self._started is None:
             return
         self._steps += 1
-        if self._steps > self.limits.node_steps:
-            raise BudgetExceededError(f"its normal form took {self.limits.node_steps} steps")
+        if self._steps > self._most_steps:
+            raise BudgetExceededError(f"its normal form took {self._most_steps} steps")
         if self._steps % _STEPS_PER_CLOCK == 0 and time.thread_time() - self._started > self.limits.node_seconds:
             raise BudgetExceededError(f"its normal form took {self.limits.node_seconds:g} seconds")

@@ -83,6 +83,7 @@ def _check(
         return by_parts
     pool, stopwatch = _with_facts(new_pool(implementation), by_parts), Stopwatch()
     proved: list[ProvedEquality] = []
+    exhausted = set[str]()
     while True:
         checker = Checker(spec, implementation, pool)
         mismatch = checker.run()
@@ -93,7 +94,9 @@ def _check(
         if mismatch is not None and pool.learn():
             continue
         tried = (open_question or products) and len(proved) < _MAX_EQUALITIES
-        equality = checker.prove_one_more(search=open_question, different=different) if tried else None
+        if not tried:
+            break
+        equality = checker.prove_one_more(search=open_question, different=different, exhausted=exhausted)
         note_questions(stopwatch)
         if equality is None:
             break
@@ -101,7 +104,7 @@ def _check(
     result = RefinementResult(
         relations=checker.relations,
         placements=checker.placements,
-        exhausted=_exhausted() if mismatch is not None else (),
+        exhausted=(*_exhausted(), *sorted(exhausted)) if mismatch is not None else (),
         mismatch=None if mismatch is None else told_at_detached(mismatch, spec, implementation),
         assumptions=tuple(checker.assumptions()),
         counts=count_nodes(checker.spec, checker.implementation, _nodes_by_means(proved)),
@@ -208,9 +211,13 @@ class Checker(Attempt):
         stopwatch.seconds["normal_form"] += [*self.spec.seconds, *self.implementation.seconds]
         note_questions(stopwatch)
 
-    def prove_one_more(self, *, search: bool, different: Callable[[], Collection[str]]) -> ProvedEquality | None:
+    def prove_one_more(
+        self, *, search: bool, different: Callable[[], Collection[str]], exhausted: set[str]
+    ) -> ProvedEquality | None:
         """After a failed run: one more equality by the e-graph, upon which another attempt may succeed."""
-        return None if self._failed is None else prove_one_more(self._failed, search=search, different=different)
+        if self._failed is None:
+            return None
+        return prove_one_more(self._failed, search=search, different=different, exhausted=exhausted)
 
     def run(self, *, by_parts: bool = False) -> Mismatch | None:
         """Relate all outputs. ``by_parts``: equal parts once; raises NotRepeatedError where that does not succeed."""

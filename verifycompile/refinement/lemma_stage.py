@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 
 import torch.fx
 
+from verifycompile.ir.budget import BudgetExceededError
 from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.term import TermPool, View
 from verifycompile.program import Mesh
@@ -29,6 +30,8 @@ from verifycompile.rewrites.registry import UnsupportedError
 _MAX_CANDIDATES = 40
 _MAX_SPEC_NODES = 8
 _MAX_SECONDS = 1.0
+_MAX_STEPS = 2_000
+"""Of normal forms, for a question: written out, a gradient behind many functions is a sum that nobody waits for."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,11 +49,14 @@ class ProvedEquality:
     placements: Placements | None
 
 
-def prove_one_more(case: Diagnosis, *, search: bool, different: Callable[[], Collection[str]]) -> ProvedEquality | None:
+def prove_one_more(
+    case: Diagnosis, *, search: bool, different: Callable[[], Collection[str]], exhausted: set[str]
+) -> ProvedEquality | None:
     """Prove an equality that the failed outputs need and record it as an alias; None where no lemma applies.
 
     ``search``: by the e-graph as well, not only by writing out products. ``different``: names of outputs of which it is
     known that they are not equal: of these nothing is asked, since a question that has no answer costs most.
+    ``exhausted`` receives the budgets that end a question without an answer.
     """
     search = search and case.spec.program.is_real and case.implementation.program.is_real
     pool, mesh = case.pool, case.implementation.program.mesh
@@ -68,7 +74,12 @@ def prove_one_more(case: Diagnosis, *, search: bool, different: Callable[[], Col
             alias = alias_of(expected, found)
             if alias is None:
                 continue
-            proof = _proved(pool, expected, found, search=search)
+            try:
+                with pool.budget.node(_MAX_STEPS):
+                    proof = _proved(pool, expected, found, search=search)
+            except BudgetExceededError:
+                exhausted.add(f"{_MAX_STEPS} steps of normal forms for a question")
+                continue
             if proof is not None:
                 pool.replace(found.term, alias)
                 names = spec_node.name, impl_node.name
