@@ -52,6 +52,9 @@ def _slope(b: Builder, difference: View, distance: View, p: float) -> View:
 def cdist_backward(b: Builder, grad: View, x1: View, x2: View, p: float, cdist: View) -> View:
     """The gradient of the first matrix."""
     require_real(b, "grad", "x1", "x2", "cdist")
+    (*first, rows, width), (*second, columns, other) = b.shape(x1), b.shape(x2)
+    if first != second or width != other or not b.shape(grad) == b.shape(cdist) == (*first, rows, columns):
+        raise UnsupportedError(UNSUPPORTED, "the gradient of distances with operands of other shapes than theirs")
     slope = _slope(b, _differences(b, x1, x2), b.unsqueeze(cdist, -1), p)
     return b.sum(b.mul(b.unsqueeze(grad, -1), slope), [-2])
 

@@ -59,6 +59,12 @@ def require_same_on_ranks(b: Builder, **numbers: object) -> None:
             raise UnsupportedError(UNREPRESENTABLE, f"`{name}={value}` depends on the rank")
 
 
+def require_one_shape(b: Builder, *views: View) -> None:
+    """Refuse operands of several shapes where torch looks at one alone, and reads beyond the others or repeats them."""
+    if len({b.shape(view) for view in views}) > 1:
+        raise UnsupportedError(UNSUPPORTED, "operands of several shapes where torch looks at the shape of one")
+
+
 @operator(aten.add.Tensor, aten.add.Scalar)
 def add(b: Builder, self: View, other: View | Number, alpha: Number) -> View:
     if b.call.dtype is torch.bool:
@@ -309,9 +315,7 @@ def cast(b: Builder, view: View, source: torch.dtype, target: torch.dtype | None
                 return b.pointwise(TRUNCATE, view)
             if is_whole_sum(view):
                 return view
-            from verifycompile.rewrites.operators.quotients import (
-                truncated_share,  # here, because few programs truncate
-            )
+            from verifycompile.rewrites.operators.quotients import truncated_share  # here: few programs truncate
 
             share = truncated_share(b, view)
             return b.pointwise(TRUNCATE, view) if share is None else share

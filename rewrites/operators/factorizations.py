@@ -73,6 +73,8 @@ def lu_unpack(
     rows, columns = b.shape(LU_data)[-2:]
     if not isinstance(rows, int) or not isinstance(columns, int):
         raise UnsupportedError(UNREPRESENTABLE, "factors of a matrix of symbolic sizes")
+    if b.shape(LU_pivots)[-1] != min(rows, columns):
+        raise UnsupportedError(UNSUPPORTED, "another number of pivots than the matrix has")
     permutation = _permuted(b, LU_pivots, rows) if unpack_pivots else b.full(0, NOTHING)
     if not unpack_data:
         return permutation, b.full(0, NOTHING), b.full(0, NOTHING)

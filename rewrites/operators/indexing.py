@@ -69,7 +69,8 @@ def embedding_dense_backward(
     if padding_idx >= 0:
         kept = b.negate(b.equal(b.iota(num_weights), padding_idx))
         lookup = b.mul(lookup, kept)
-    return b.contraction("*b v, *b d -> v d", lookup, grad_output)
+    rows = b.reshape(grad_output, [*b.shape(indices), b.shape(grad_output)[-1]])
+    return b.contraction("*b v, *b d -> v d", lookup, rows)
 
 
 @operator(aten.index_put.default, aten._unsafe_index_put.default)

@@ -9,7 +9,7 @@ import torch
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.operators.elementwise import require_real
+from verifycompile.rewrites.operators.elementwise import require_one_shape, require_real
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten
@@ -41,7 +41,13 @@ def wanted_gradients(gradients: Sequence[View], mask: Sequence[bool]) -> Gradien
 # ------------------------------------------------------------------------------------------------ layer norm
 
 
-def _normalized_dims(b: Builder, view: View, normalized_shape: Sequence[Size]) -> list[int]:
+def _normalized_dims(
+    b: Builder, view: View, normalized_shape: Sequence[Size], *vectors: View | None
+) -> list[int]:
+    """The last dimensions of ``view``, which are those of weight and bias: the gradients' kernels do not check that."""
+    shapes = [b.shape(vector) for vector in vectors if vector is not None]
+    if any(shape != tuple(normalized_shape) for shape in (b.shape(view)[-len(normalized_shape) :], *shapes)):
+        raise UnsupportedError(UNREPRESENTABLE, f"a normalization of another shape than {list(normalized_shape)}")
     return list(range(b.rank(view) - len(normalized_shape), b.rank(view)))
 
 
@@ -58,7 +64,7 @@ def native_layer_norm(
 ) -> tuple[View, View, View]:
     """``(input - mean) * rstd * weight + bias``; mean and rstd keep the normalized dimensions with size 1."""
     require_real(b, "input", "weight", "bias")
-    dims = _normalized_dims(b, input, normalized_shape)
+    dims = _normalized_dims(b, input, normalized_shape, weight, bias)
     output, mean, rstd = normalized_over(b, input, dims, eps)
     if weight is not None:
         output = b.mul(output, weight)
@@ -81,8 +87,9 @@ def native_layer_norm_backward(
 ) -> Gradients:
     """Gradients of input, weight and bias."""
     require_real(b, "grad_out", "input", "mean", "rstd", "weight")
-    dims = _normalized_dims(b, input, normalized_shape)
+    dims = _normalized_dims(b, input, normalized_shape, weight)
     _check_statistics(b, input, dims, mean, rstd)
+    require_one_shape(b, grad_out, input)
     rows = [d for d in range(b.rank(input)) if d not in dims]
     normalized = b.mul(b.sub(input, mean), rstd)
     scaled = grad_out if weight is None else b.mul(grad_out, weight)
@@ -103,7 +110,7 @@ def fused_rms_norm(
     require_real(b, "input", "weight")
     if eps is None:
         raise UnsupportedError(UNSUPPORTED, "rms_norm with an epsilon that depends on the dtype")
-    dims = _normalized_dims(b, input, normalized_shape)
+    dims = _normalized_dims(b, input, normalized_shape, weight)
     rstd = b.power(b.add(b.mean(b.power(input, 2), dims, keepdim=True), eps), -0.5)
     output = b.mul(input, rstd)
     return (output if weight is None else b.mul(output, weight)), rstd
@@ -121,8 +128,9 @@ def fused_rms_norm_backward(
 ) -> tuple[View | None, View | None]:
     """Gradients of input and weight."""
     require_real(b, "grad_out", "input", "rstd", "weight")
-    dims = _normalized_dims(b, input, normalized_shape)
+    dims = _normalized_dims(b, input, normalized_shape, weight)
     _check_statistics(b, input, dims, rstd)
+    require_one_shape(b, grad_out, input)
     rows = [d for d in range(b.rank(input)) if d not in dims]
     normalized = b.mul(input, rstd)
     scaled = grad_out if weight is None else b.mul(grad_out, weight)
@@ -141,6 +149,7 @@ def weight_norm_backward(
     rank = b.rank(saved_v)
     dims = [d for d in range(rank) if d != dim % rank]
     _check_statistics(b, saved_v, dims, saved_g, saved_norms)
+    require_one_shape(b, grad_w, saved_v)
     inverse = b.power(saved_norms, -1)
     normalized = b.mul(saved_v, inverse)
     grad_g = b.sum(b.mul(grad_w, normalized), dims, keepdim=True)

@@ -27,7 +27,7 @@ def slice_backward(
     first = bound(total, start)
     length: Any = normalize_size(bound(total, end) - first)  # pyright: ignore[reportArgumentType]  # whole numbers
     read = max(0, -(-length // step)) if isinstance(length, int) else length if step == 1 else -(-length // step)
-    if read != b.shape(grad_output)[dim]:
+    if b.rank(grad_output) != len(input_sizes) or read != b.shape(grad_output)[dim]:
         raise UnsupportedError(UNSUPPORTED, "the gradient of a slice has another size than the slice: torch repeats it")
     if b.depends_on_rank(start) and step == 1:
         return b.pad(*placed_by_coordinate(b, grad_output, dim % len(input_sizes), start), total)
@@ -53,6 +53,8 @@ def slice_backward(
 def select_backward(b: Builder, grad_output: View, input_sizes: Sequence[Size], dim: int, index: int) -> View:
     total = input_sizes[dim % len(input_sizes)]
     position = dim % len(input_sizes)
+    if b.rank(grad_output) != len(input_sizes) - 1:
+        raise UnsupportedError(UNSUPPORTED, "the gradient of a place has another shape than it: torch repeats it")
     if b.depends_on_rank(index):
         return b.pad(*placed_by_coordinate(b, b.unsqueeze(grad_output, position), position, index), total)
     start = total + index if index < 0 else index

@@ -35,7 +35,7 @@ def mse_loss_backward(b: Builder, grad_output: View, self: View, target: View, r
     require_real(b, "grad_output", "self", "target")
     difference = b.sub(self, target)
     gradient = b.scale(b.mul(difference, grad_output), 2)
-    return b.divide(gradient, b.count(difference, None)) if reduction == MEAN else gradient
+    return b.divide(gradient, b.count(self, None)) if reduction == MEAN else gradient  # torch counts no repeated ones
 
 
 def reduced(b: Builder, view: View, reduction: int) -> View:

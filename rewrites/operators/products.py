@@ -9,7 +9,7 @@ import torch
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.operators.elementwise import require_exact, require_real
-from verifycompile.rewrites.registry import operator
+from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten
 
@@ -55,4 +55,8 @@ def trilinear(
         for place in sorted(places):
             wide = b.unsqueeze(wide, place)
         factors.append(wide)
-    return b.sum(b.mul(*factors), list(sumdim)) if sumdim else b.mul(*factors)
+    result = b.mul(*factors)
+    for wide, places in zip(factors, (expand1, expand2, expand3), strict=True):
+        if any(dim not in places and b.shape(wide)[dim] != b.shape(result)[dim] for dim in sumdim):
+            raise UnsupportedError(UNSUPPORTED, "a sum over a dimension of size 1 in one of three factors")
+    return b.sum(result, list(sumdim)) if sumdim else result

@@ -39,6 +39,10 @@ def _interpolation(
     if any(scale is None for scale in scales) and any(scale is not None for scale in scales):
         # torch's kernels differ in what they make of it.
         raise UnsupportedError(UNSUPPORTED, f"an interpolation with the scales {list(scales)}")
+    for scale, size, length in zip(scales, output, line, strict=True):
+        if kind[0] == "nearest" and scale is not None and size in (length, 2 * length) and size != scale * length:
+            # The kernel for CPUs alone takes no notice of the scale where it gives each element once, or twice.
+            raise UnsupportedError(UNSUPPORTED, f"{size} elements of {length} with the scale {scale}")
     return [
         _repeated(b, kind, scale, *sizes) or constant_matrix(b, RESAMPLING, (*kind, scale), sizes)
         for scale, *sizes in zip(scales, output, line, strict=True)

@@ -7,12 +7,10 @@ import torch
 from verifycompile.ir.exponential import may_be_lowest
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.operators.elementwise import cast
+from verifycompile.rewrites.operators.elementwise import cast, require_one_shape
 from verifycompile.rewrites.registry import operator
 
 aten = torch.ops.aten
-
-
 SAFE_SOFTMAX = Operation("safe_softmax")
 
 
@@ -40,14 +38,15 @@ def log_softmax(b: Builder, self: View, dim: int, half_to_float: bool) -> View:
 
 @operator(aten._softmax_backward_data.default)
 def softmax_backward(b: Builder, grad_output: View, output: View, dim: int, input_dtype: torch.dtype) -> View:
+    require_one_shape(b, grad_output, output)
     product = b.mul(grad_output, output)
     return b.sub(product, b.mul(output, b.sum(product, [dim], keepdim=True)))
 
 
 @operator(aten._log_softmax_backward_data.default)
 def log_softmax_backward(b: Builder, grad_output: View, output: View, dim: int, input_dtype: torch.dtype) -> View:
-    total = b.sum(grad_output, [dim], keepdim=True)
-    return b.sub(grad_output, b.mul(b.exp(output), total))
+    require_one_shape(b, grad_output, output)
+    return b.sub(grad_output, b.mul(b.exp(output), b.sum(grad_output, [dim], keepdim=True)))
 
 
 @operator(aten._safe_softmax.default)

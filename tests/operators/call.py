@@ -8,6 +8,7 @@ import operator as python_operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import sympy
 import torch
 import torch.fx
 from torch._decomp import decomposition_table
@@ -93,6 +94,7 @@ def lower_call(
     pool: TermPool,
     mesh: tuple[int, ...] = (),
     groups: Mapping[str, tuple[int, ...]] | None = None,
+    coordinates: Mapping[sympy.Symbol, int] | None = None,
     validated: bool = True,
 ) -> list[View | None]:
     """Lower ``sample`` where its tensors have the given values and torch recorded the given result (of one rank).
@@ -122,7 +124,8 @@ def lower_call(
     if mesh:
         axes = tuple(MeshAxis(f"axis{k}", size) for k, size in enumerate(mesh))
         device_mesh = Mesh(axes, tuple(range(torch.Size(mesh).numel())))
-    lowering = Lowering(Program(module, (), (), device_mesh, groups=dict(groups or {})), pool, "impl")
+    program = Program(module, (), (), device_mesh, dict(coordinates or {}), dict(groups or {}))
+    lowering = Lowering(program, pool, "impl")
     nodes = {n.name: n for n in lowering.program.graph.graph.nodes}
     for placeholder, value in zip(placeholders, values, strict=True):
         lowering.provide(nodes[placeholder.name], value)

@@ -1,344 +1,177 @@
 """Random compositions of operators: what each call is lowered to, evaluated on numbers, is what torch computes.
 
 A declaration is tried on inputs elsewhere (``tests/operators``). Here its operands are values of other operators, so
-that what it does to sums, masks, look-ups and parts is tried: every law of the normal form stands between both sides.
+that what it does to sums, masks, look-ups and parts is tried: every law of the normal form stands between both sides. On a
+mesh all ranks run the calls, collectives among them, on tensors that they share, have a part of, or have of their own.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
+import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import sympy
 import torch
 
 from tests.ir.evaluate import Evaluator
-from tests.operators.call import RefusedError, Sample, lower_call
+from tests.operators.call import RefusedError, Sample, flat_results, lower_call
+from tests.operators.test_collectives import members
+from tests.soundness.composed_ranks import COLLECTIVES, COORDINATES, GROUPS, RANK_STEPS
+from tests.soundness.composed_steps import LARGEST, STEPS, Call, Drawn, Ref
+from verifycompile.ir import relabel
 from verifycompile.ir.term import TermPool, View
 
 aten = torch.ops.aten
-LARGEST = 400
-"""Elements of a value; what is larger is not kept."""
-ROUNDED = 1e-6
-"""What is nearer to a step than this may be rounded to either side of it."""
-
-Call = tuple[Any, tuple[Any, ...]]
+Ranks = Sequence[torch.Tensor]
+"""One value, as each rank of the mesh has it."""
+Layout = tuple[int, int] | str
+"""``whole`` on all ranks, ``own`` of each, or cut along a mesh axis at a dimension."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Ref:
-    """A value among those computed so far, by position."""
+class Composition:
+    """``calls`` on values of ``shapes`` and a counter. ``moved``: two values more come at this place than before."""
 
-    place: int
+    shapes: Sequence[tuple[int, ...]]
+    calls: list[Call]
+    mesh: tuple[int, ...] = ()
+    layouts: Sequence[Layout] = ("whole",) * 3
+    moved: int | None = None
+
+    @property
+    def places(self) -> list[tuple[int, ...]]:
+        """The coordinates of all ranks."""
+        return [*itertools.product(*map(range, self.mesh))]
+
+    def leaves(self, seed: int) -> dict[str, torch.Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        shapes = [self._shape(*held) for held in zip(self.shapes, self.layouts, strict=True)]
+        return {f"x{k}": torch.randn(s, dtype=torch.float64, generator=generator) for k, s in enumerate(shapes)}
+
+    def _shape(self, shape: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
+        if isinstance(layout, str):
+            return shape if layout == "whole" else (*self.mesh, *shape)
+        axis, dim = layout
+        return (*shape[:dim], self.mesh[axis] * shape[dim], *shape[dim + 1 :])
+
+    def inputs(self, seed: int) -> list[Ranks]:
+        found: list[Ranks] = []
+        for leaf, shape, layout in zip(self.leaves(seed).values(), self.shapes, self.layouts, strict=True):
+            if isinstance(layout, str):
+                found.append([leaf if layout == "whole" else leaf[place] for place in self.places])
+            else:
+                axis, dim = layout
+                found.append([leaf.narrow(dim, place[axis] * shape[dim], shape[dim]) for place in self.places])
+        return [*found, [torch.arange(3) for _ in self.places]]
+
+    def values(self, seed: int) -> list[Ranks]:
+        """All values. Raises RuntimeError or IndexError where torch takes a call not."""
+        values = self.inputs(seed)
+        for call in self.calls:
+            values += self.results(call, values)
+        return values
+
+    def results(self, call: Call, values: Sequence[Ranks]) -> list[Ranks]:
+        """What a call gives on all ranks."""
+        target, arguments = call
+        given = [_resolved(arguments, values, rank, place) for rank, place in enumerate(self.places)]
+        if target not in COLLECTIVES:
+            return [*zip(*(_tensors(target(*own)) for own in given), strict=True)]
+        found: dict[tuple[int, ...], torch.Tensor] = {}
+        number = {place: rank for rank, place in enumerate(self.places)}
+        for group in members(self.mesh, GROUPS[arguments[-1]]):
+            inputs = [given[number[place]][0] for place in group]
+            for k, place in enumerate(group):
+                found[place] = COLLECTIVES[target](inputs, k, *arguments[1:-1])
+        return [[found[place] for place in self.places]]
+
+    def first_views(self, pool: TermPool) -> list[View]:
+        views: list[View] = []
+        for k, (shape, layout) in enumerate(zip(self.shapes, self.layouts, strict=True)):
+            leaf, others = pool.leaf(f"x{k}", self._shape(shape, layout)), range(len(self.mesh))
+            if layout == "own":
+                others = range(0)
+            elif not isinstance(layout, str):
+                axis, dim = layout
+                parts = relabel.split_dim(leaf, dim, self.mesh[axis], shape[dim])
+                leaf = relabel.permute(parts, [dim, *(d for d in range(parts.rank) if d != dim)])
+                others = [a for a in others if a != axis]
+            for axis in others:
+                leaf = relabel.insert_dim(leaf, axis, self.mesh[axis])
+            views.append(leaf)
+        counter = self.lowered((aten.arange.default, (3,)), [torch.arange(3)], [], [], pool)
+        return views + counter  # pyright: ignore[reportReturnType]  # the counter is lowered
+
+    def lowered(
+        self, call: Call, results: Sequence[torch.Tensor], values: Sequence[Ranks], views: Sequence[View | None], pool: TermPool
+    ) -> list[View | None]:
+        """What a call with these results on the first rank is lowered to. Raises RefusedError."""
+        target, arguments = call
+        operands = [views[place] for place in places_of(arguments)]
+        if None in operands:
+            raise RefusedError("VC206", "an operand was refused")
+        recorded = results[0] if len(results) == 1 and not isinstance(target._schema.returns[0].type, torch.ListType) else [*results]
+        return lower_call(
+            Sample(target, _resolved(arguments, values, 0, None)), operands, recorded, pool=pool, mesh=self.mesh,  # pyright: ignore[reportArgumentType]
+            groups=GROUPS, coordinates=dict(zip(COORDINATES, range(len(self.mesh)), strict=False)), validated=False,
+        )  # fmt: skip
+
+    def views(self, pool: TermPool) -> list[View | None]:
+        """What all values are lowered to; None where a call is refused."""
+        values, views = self.inputs(0), [*self.first_views(pool)]
+        for call in self.calls:
+            results = self.results(call, values)
+            try:
+                views += self.lowered(call, [ranks[0] for ranks in results], values, views, pool)
+            except RefusedError:
+                views += [None] * len(results)
+            values += results
+        return views  # pyright: ignore[reportReturnType]
 
 
-class Drawn:
-    """Chooses operands among the values that are there. Raises ``IndexError`` where none fits."""
-
-    def __init__(self, values: Sequence[torch.Tensor], draw: random.Random) -> None:
-        self.values, self.draw = values, draw
-
-    def value(self, fits: Callable[[torch.Tensor], bool]) -> tuple[Ref, torch.Tensor]:
-        places = [place for place, value in enumerate(self.values) if value.numel() and fits(value)]
-        if not places:
-            raise IndexError("no value fits")
-        place = places[self.draw.randrange(len(places))]
-        return Ref(place), self.values[place]
-
-    def real(self, fits: Callable[[torch.Tensor], bool] = lambda _: True) -> tuple[Ref, torch.Tensor]:
-        return self.value(lambda value: value.is_floating_point() and fits(value))
-
-    def whole(self, fits: Callable[[torch.Tensor], bool] = lambda _: True) -> tuple[Ref, torch.Tensor]:
-        return self.value(lambda value: value.dtype is torch.int64 and fits(value))
-
-    def along(self, fits: Callable[[torch.Tensor], bool] = lambda _: True) -> tuple[Ref, torch.Tensor, int, int]:
-        """A real value, one of its dimensions, and the size of that."""
-        place, value = self.real(lambda value: value.dim() > 0 and fits(value))
-        dim = self.draw.randrange(value.dim())
-        return place, value, dim, value.shape[dim]
-
-    def places(self, size: int, fits: Callable[[torch.Tensor], bool]) -> Ref:
-        """Indices of a dimension of this size."""
-        return self.whole(lambda v: fits(v) and v.numel() > 0 and int(v.min()) >= 0 and int(v.max()) < size)[0]
+def _tensors(found: Any) -> list[torch.Tensor]:
+    return [value for value in flat_results(found) if value is not None]
 
 
-def _but(dim: int, value: torch.Tensor) -> tuple[int, ...]:
-    return (*value.shape[:dim], *value.shape[dim + 1 :])
+def _resolved(argument: Any, values: Sequence[Ranks], rank: int, place: tuple[int, ...] | None) -> Any:
+    """The argument on one rank. ``place``: coordinates for numbers that are read from them; None: they stay symbols."""
+    if isinstance(argument, list | tuple):
+        return type(argument)(_resolved(item, values, rank, place) for item in argument)
+    if isinstance(argument, sympy.Expr) and place is not None:
+        return int(argument.subs(dict(zip(COORDINATES, place, strict=False))))
+    return values[argument.place][rank] if isinstance(argument, Ref) else argument
 
 
-def _lies_in(value: torch.Tensor, dim: int, index: torch.Tensor) -> bool:
-    """Whether an index of ``dim`` is no larger than the value along its other dimensions."""
-    if index.dim() != value.dim():
-        return False
-    return all(a <= b for a, b in zip(_but(dim, index), _but(dim, value), strict=True))
+def places_of(argument: Any) -> Iterator[int]:
+    """The values that arguments name."""
+    for item in argument:
+        if isinstance(item, Ref):
+            yield item.place
+        elif isinstance(item, list):
+            yield from places_of(item)
 
 
-def _fits(*values: torch.Tensor) -> bool:
+def is_kept(results: Sequence[Ranks]) -> bool:
+    return all(value.numel() <= LARGEST and value.double().isfinite().all() for ranks in results for value in ranks)
+
+
+def empty(draw: random.Random, mesh: tuple[int, ...] = ()) -> Composition:
+    """A composition without calls."""
+    shapes = ((draw.randrange(1, 4), draw.randrange(1, 4)), (draw.randrange(1, 5),), (3, 2))
+    ways: list[Layout] = ["whole", "own", *((axis, 0) for axis in range(len(mesh)))]
+    return Composition(shapes, [], mesh, [draw.choice(ways) for _ in shapes] if mesh else ("whole",) * 3)
+
+
+def next_call(draw: random.Random, whole: Composition, values: Sequence[Ranks]) -> Call | None:
+    """A further call, if what is drawn fits."""
+    steps = (*STEPS, *RANK_STEPS * 2) if whole.mesh else STEPS
     try:
-        torch.broadcast_shapes(*(value.shape for value in values))
-    except RuntimeError:
-        return False
-    return True
-
-
-def _slice_backward(d: Drawn) -> Call:
-    place, value, dim, size = d.along()
-    before, after = d.draw.randrange(3), d.draw.randrange(3)
-    sizes = [*value.shape[:dim], before + size + after, *value.shape[dim + 1 :]]
-    return aten.slice_backward.default, (place, sizes, dim, before, before + size, 1)
-
-
-def _select_backward(d: Drawn) -> Call:
-    place, value = d.real()
-    dim, size = d.draw.randrange(value.dim() + 1), d.draw.randrange(1, 4)
-    return aten.select_backward.default, (place, [*value.shape[:dim], size, *value.shape[dim:]], dim, d.draw.randrange(size))
-
-
-def _slice(d: Drawn) -> Call:
-    place, _, dim, size = d.along()
-    start = d.draw.randrange(size)
-    return aten.slice.Tensor, (place, dim, start, d.draw.randrange(start, size) + 1)
-
-
-def _select(d: Drawn) -> Call:
-    place, _, dim, size = d.along()
-    return aten.select.int, (place, dim, d.draw.randrange(size))
-
-
-def _is_distinct(value: torch.Tensor) -> bool:
-    """Among equal elements torch says nothing of which is the largest, and rounding says it of almost equal ones."""
-    return bool((value.flatten().sort().values.diff() > ROUNDED).all())
-
-
-def _is_between(value: torch.Tensor) -> bool:
-    """Whether rounding makes no other whole number of any element, and no other sign."""
-    return bool(((value - value.round()).abs() > ROUNDED).all())
-
-
-def _extreme(d: Drawn) -> Call:
-    place, _, dim, _ = d.along(_is_distinct)
-    return d.draw.choice((aten.max.dim, aten.min.dim, aten.argmax.default)), (place, dim, d.draw.random() < 0.5)
-
-
-def _largest(d: Drawn) -> Call:
-    place, _, dim, size = d.along(_is_distinct)
-    return aten.topk.default, (place, d.draw.randrange(size) + 1, dim)
-
-
-def _compared(d: Drawn) -> Call:
-    return d.draw.choice((aten.eq.Scalar, aten.le.Scalar, aten.lt.Scalar, aten.ne.Scalar)), (d.whole()[0], d.draw.randrange(4))
-
-
-def _compared_with_each(d: Drawn) -> Call:
-    place, value = d.whole()
-    other, _ = d.whole(lambda v: _fits(v, value))
-    return d.draw.choice((aten.eq.Tensor, aten.le.Tensor, aten.lt.Tensor)), (place, other)
-
-
-def _arithmetic(d: Drawn) -> Call:
-    place, value = d.real()
-    other, _ = d.value(lambda v: _fits(v, value))
-    operators = (aten.add.Tensor, aten.sub.Tensor) if d.values[other.place].dtype is not torch.bool else ()
-    return d.draw.choice((aten.mul.Tensor, aten.mul.Tensor, *operators)), (place, other)
-
-
-def _where(d: Drawn) -> Call:
-    place, value = d.real()
-    mask, masks = d.value(lambda v: v.dtype is torch.bool and _fits(v, value))
-    return aten.where.self, (mask, place, d.real(lambda v: _fits(v, value, masks))[0])
-
-
-def _number(d: Drawn) -> Call:
-    place, value = d.value(lambda v: v.dtype is not torch.bool)
-    number = d.draw.choice((1, 2, -1) if value.dtype is torch.int64 else (2, -1, 0.5, 3))
-    return d.draw.choice((aten.mul.Scalar, aten.add.Scalar)), (place, number)
-
-
-def _bounded(d: Drawn) -> Call:
-    return aten.clamp.default, (d.real()[0], d.draw.choice((None, -0.5, 0)), d.draw.choice((0.5, 1.0)))
-
-
-def _function(d: Drawn) -> Call:
-    operators = (aten.relu, aten.neg, aten.abs, aten.exp, aten.sigmoid, aten.tanh)
-    return d.draw.choice(operators).default, (d.real()[0],)
-
-
-def _reduced(d: Drawn) -> Call:
-    place, _, dim, _ = d.along()
-    return d.draw.choice((aten.sum.dim_IntList, aten.mean.dim)), (place, [dim], d.draw.random() < 0.5)
-
-
-def _softmax(d: Drawn) -> Call:
-    place, _, dim, _ = d.along()
-    return aten._softmax.default, (place, dim, False)
-
-
-def _running(d: Drawn) -> Call:
-    place, value = d.value(lambda v: v.dim() > 0)
-    return aten.cumsum.default, (place, d.draw.randrange(value.dim()))
-
-
-def _unsqueezed(d: Drawn) -> Call:
-    place, value = d.value(lambda _: True)
-    return aten.unsqueeze.default, (place, d.draw.randrange(value.dim() + 1))
-
-
-def _expanded(d: Drawn) -> Call:
-    place, value = d.real()
-    return aten.expand.default, (place, [2, *value.shape])
-
-
-def _moved(d: Drawn) -> Call:
-    place, value, dim, _ = d.along()
-    other = d.draw.randrange(value.dim())
-    return d.draw.choice((
-        (aten.transpose.int, (place, dim, other)), (aten.flip.default, (place, [dim])),
-        (aten.roll.default, (place, [d.draw.randrange(-2, 3)], [dim])), (aten.reshape.default, (place, [-1])),
-        (aten.constant_pad_nd.default, (place, [d.draw.randrange(3), d.draw.randrange(3)], 0.0)),
-    ))  # fmt: skip
-
-
-def _product(d: Drawn) -> Call:
-    place, value = d.real(lambda v: v.dim() == 2)
-    return aten.mm.default, (place, d.real(lambda v: v.dim() == 2 and v.shape[0] == value.shape[1])[0])
-
-
-def _concatenated(d: Drawn) -> Call:
-    place, value, dim, _ = d.along()
-    other, _ = d.real(lambda v: v.dim() == value.dim() and _but(dim, v) == _but(dim, value))
-    return aten.cat.default, ([place, other], dim)
-
-
-def _stacked(d: Drawn) -> Call:
-    place, value = d.real()
-    return aten.stack.default, ([place, d.real(lambda v: v.shape == value.shape)[0]], d.draw.randrange(value.dim() + 1))
-
-
-def _gathered(d: Drawn) -> Call:
-    place, value, dim, size = d.along()
-    index = d.places(size, functools.partial(_lies_in, value, dim))
-    return aten.gather.default, (place, dim, index)
-
-
-def _rows(d: Drawn) -> Call:
-    place, _, dim, size = d.along()
-    return aten.index_select.default, (place, dim, d.places(size, lambda v: v.dim() == 1))
-
-
-def _rows_added(d: Drawn) -> Call:
-    place, value, dim, size = d.along()
-    index = d.places(size, lambda v: v.dim() == 1)
-    number = len(d.values[index.place])
-    source, _ = d.real(lambda v: v.dim() == value.dim() and v.shape[dim] == number and _but(dim, v) == _but(dim, value))
-    return aten.index_add.default, (place, dim, index, source)
-
-
-def _scattered(d: Drawn) -> Call:
-    place, value, dim, size = d.along()
-    index = d.places(size, functools.partial(_lies_in, value, dim))
-    source, _ = d.real(lambda v: v.shape == d.values[index.place].shape)
-    return aten.scatter_add.default, (place, dim, index, source)
-
-
-def _larger(d: Drawn) -> Call:
-    place, value = d.real()
-    return d.draw.choice((aten.maximum.default, aten.minimum.default)), (place, d.real(lambda v: _fits(v, value))[0])
-
-
-def _largest_values(d: Drawn) -> Call:
-    place, _, dim, _ = d.along()
-    return d.draw.choice((aten.amax.default, aten.amin.default, aten.logsumexp.default)), (place, [dim], d.draw.random() < 0.5)
-
-
-def _masked(d: Drawn) -> Call:
-    place, value = d.real()
-    mask, _ = d.value(lambda v: v.dtype is torch.bool and _fits(v, value))
-    return aten.masked_fill.Scalar, (place, mask, d.draw.choice((0.0, 2.0)))
-
-
-def _triangle(d: Drawn) -> Call:
-    place, _ = d.real(lambda v: v.dim() >= 2)
-    return d.draw.choice((aten.tril.default, aten.triu.default)), (place, d.draw.randrange(-1, 2))
-
-
-def _repeated(d: Drawn) -> Call:
-    place, value = d.real(lambda v: v.dim() > 0)
-    return aten.repeat.default, (place, [d.draw.randrange(1, 3) for _ in range(value.dim() + d.draw.randrange(2))])
-
-
-def _written_slice(d: Drawn) -> Call:
-    place, value, dim, size = d.along()
-    start = d.draw.randrange(size)
-    source, part = d.real(lambda v: v.dim() == value.dim() and _but(dim, v) == _but(dim, value) and v.shape[dim] <= size - start)
-    return aten.slice_scatter.default, (place, source, dim, start, start + part.shape[dim])
-
-
-def _written_place(d: Drawn) -> Call:
-    place, value, dim, size = d.along()
-    source, _ = d.real(lambda v: v.shape == _but(dim, value))
-    return aten.select_scatter.default, (place, source, dim, d.draw.randrange(size))
-
-
-def _put(d: Drawn) -> Call:
-    place, value = d.real(lambda v: v.dim() > 0)
-    index = d.places(value.shape[0], lambda v: v.dim() == 1)
-    shape = (len(d.values[index.place]), *value.shape[1:])
-    return aten.index_put.default, (place, [index], d.real(lambda v: v.shape == shape)[0], True)
-
-
-def _every_second(d: Drawn) -> Call:
-    place, _, dim, size = d.along()
-    return aten.slice.Tensor, (place, dim, d.draw.randrange(size), size, 2)
-
-
-def _cut(d: Drawn) -> Call:
-    place, value, dim, size = d.along()
-    count = d.draw.choice([n for n in range(1, size + 1) if size % n == 0])
-    return aten.reshape.default, (place, [*value.shape[:dim], count, size // count, *value.shape[dim + 1 :]])
-
-
-def _rounded(d: Drawn) -> Call:
-    operator = d.draw.choice((aten.floor.default, aten.sign.default, aten.sin.default, aten.square.default))
-    has_steps = operator in (aten.floor.default, aten.sign.default)
-    return operator, (d.real(_is_between if has_steps else lambda _: True)[0],)
-
-
-def _divided(d: Drawn) -> Call:
-    return aten.div.Scalar, (d.real()[0], d.draw.choice((2, -4, 0.5)))
-
-
-def _logical(d: Drawn) -> Call:
-    place, value = d.value(lambda v: v.dtype is torch.bool)
-    other, _ = d.value(lambda v: v.dtype is torch.bool and _fits(v, value))
-    return d.draw.choice((aten.logical_and.default, aten.logical_or.default, aten.bitwise_xor.Tensor)), (place, other)
-
-
-def _compared_reals(d: Drawn) -> Call:
-    place, value = d.real()
-    other, _ = d.real(lambda v: _fits(v, value) and bool(((v - value).abs() > ROUNDED).all()))
-    return d.draw.choice((aten.lt.Tensor, aten.ge.Tensor)), (place, other)
-
-
-def _counted(d: Drawn) -> Call:
-    place, value = d.value(lambda v: v.dtype is not torch.float64 and v.dim() > 0)
-    return aten.sum.dim_IntList, (place, [d.draw.randrange(value.dim())])
-
-
-def _whole_arithmetic(d: Drawn) -> Call:
-    place, _ = d.whole()
-    operators = (aten.remainder.Scalar, aten.floor_divide.default, aten.bitwise_and.Scalar)
-    return d.draw.choice(operators), (place, d.draw.choice((2, 3)))
-
-
-STEPS: tuple[Callable[[Drawn], Call], ...] = (
-    _slice_backward, _select_backward, _slice, _select, _extreme, _largest, _compared, _compared_with_each, _arithmetic,
-    _arithmetic, _arithmetic, _where, _number, _bounded, _function, _reduced, _softmax, _running, _unsqueezed,
-    _unsqueezed, _expanded, _moved, _moved, _product, _concatenated, _stacked, _gathered, _rows, _rows_added, _scattered,
-    _larger, _largest_values, _masked, _triangle, _repeated, _written_slice, _written_place, _put, _every_second, _cut,
-    _rounded, _divided, _logical, _compared_reals, _counted, _whole_arithmetic,
-)  # fmt: skip
+        return draw.choice(steps)(Drawn(values, draw, whole.mesh))
+    except IndexError:
+        return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -346,61 +179,36 @@ class Difference:
     """``calls``: what was composed, the last of which is lowered to something else than torch computes."""
 
     calls: tuple[str, ...]
-    torch_computes: torch.Tensor
+    torch_computes: Ranks
     lowered: torch.Tensor
 
 
-def composed(draw: random.Random, length: int) -> tuple[int, Difference | None]:
+def composed(draw: random.Random, length: int, mesh: tuple[int, ...] = ()) -> tuple[int, Difference | None]:
     """Composes up to ``length`` calls; how many of them were lowered, and the first that was lowered wrongly."""
-    generator = torch.Generator().manual_seed(draw.randrange(1000))
-    shapes = [(draw.randrange(1, 4), draw.randrange(1, 4)), (draw.randrange(1, 5),), (3, 2)]
-    values = [torch.randn(shape, dtype=torch.float64, generator=generator) for shape in shapes]
-    pool = TermPool()
-    views: list[View] = [pool.leaf(f"x{k}", tuple(value.shape)) for k, value in enumerate(values)]
-    evaluator = Evaluator({f"x{k}": value for k, value in enumerate(values)})
-    counter = torch.arange(3)
-    (own,) = lower_call(Sample(aten.arange.default, (3,)), [], counter, pool=pool)
-    assert own is not None
-    values.append(counter)
-    views.append(own)
+    whole, pool, seed = empty(draw, mesh), TermPool(), draw.randrange(1000)
+    values, views = whole.inputs(seed), whole.first_views(pool)
+    evaluator = Evaluator(whole.leaves(seed))
     calls: list[str] = []
     for _ in range(length):
-        try:
-            target, arguments = draw.choice(STEPS)(Drawn(values, draw))
-        except IndexError:  # nothing fits
-            continue
-        sample, operands = _sample(target, arguments, values, views)
-        result = sample.recorded()
-        results: list[torch.Tensor] = list(result) if isinstance(result, tuple | list) else [result]
-        if any(value.numel() > LARGEST or not value.double().isfinite().all() for value in results):
+        call = next_call(draw, whole, values)
+        results = [] if call is None else whole.results(call, values)
+        if call is None or not is_kept(results):
             continue
         try:
-            lowered = lower_call(sample, operands, result, pool=pool, validated=False)
+            lowered = whole.lowered(call, [ranks[0] for ranks in results], values, views, pool)
         except RefusedError:
             continue
-        calls.append(f"#{len(values)} = {target}{arguments}")
-        for value, view in zip(results, lowered, strict=True):
+        calls.append(f"#{len(values)} = {call[0]}{call[1]}")
+        for ranks, view in zip(results, lowered, strict=True):
             if view is None:
                 continue
-            found = evaluator.view(view)
-            if not torch.allclose(found.double(), value.double(), rtol=1e-7, atol=1e-9):
-                return len(calls), Difference(tuple(calls), value, found)
-            values.append(value)
+            found = evaluator.view(view).reshape(-1, *ranks[0].shape)
+            if not all(is_close(*pair) for pair in zip(found, ranks, strict=True)):
+                return len(calls), Difference(tuple(calls), ranks, found)
+            values.append(ranks)
             views.append(view)
     return len(calls), None
 
 
-def _sample(
-    target: Any, arguments: Sequence[Any], values: Sequence[torch.Tensor], views: Sequence[View]
-) -> tuple[Sample, list[View]]:
-    operands: list[View] = []
-
-    def resolved(argument: Any) -> Any:
-        if isinstance(argument, list):
-            return [resolved(item) for item in argument]
-        if isinstance(argument, Ref):
-            operands.append(views[argument.place])
-            return values[argument.place]
-        return argument
-
-    return Sample(target, tuple(map(resolved, arguments))), operands
+def is_close(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return left.shape == right.shape and torch.allclose(left.double(), right.double(), rtol=1e-7, atol=1e-9, equal_nan=True)

@@ -9,18 +9,19 @@ from __future__ import annotations
 import collections
 import dataclasses
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import sympy
 import torch
 
-from tests.operators.call import RefusedError, Sample, flat_results, lower_call
-from tests.soundness.composed import LARGEST, STEPS, Call, Drawn, Ref
-from verifycompile.ir.term import TermPool, View
+from tests.soundness.composed import Composition, empty, is_close, is_kept, next_call, places_of
+from tests.soundness.composed_ranks import GROUPS, REDUCTIONS
+from tests.soundness.composed_steps import Call, Ref
+from verifycompile.ir.term import TermPool
 from verifycompile.refinement.placement import same_value
 
 aten = torch.ops.aten
-Shapes = Sequence[tuple[int, ...]]
 Calls = list[Call]
 
 OTHERS: dict[Any, tuple[Any, ...]] = {
@@ -55,77 +56,17 @@ def _same(place: Ref, dim: int, last: int) -> tuple[tuple[Any, ...], ...]:
     )  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
-class Composition:
-    """``calls`` on values of ``shapes`` and a counter. ``moved``: two values more come at this place than before."""
-
-    shapes: Shapes
-    calls: Calls
-    moved: int | None = None
-
-    def inputs(self, seed: int) -> list[torch.Tensor]:
-        generator = torch.Generator().manual_seed(seed)
-        return [*(torch.randn(s, dtype=torch.float64, generator=generator) for s in self.shapes), torch.arange(3)]
-
-    def values(self, seed: int) -> list[torch.Tensor]:
-        """All values. Raises RuntimeError or IndexError where torch takes a call not."""
-        values = self.inputs(seed)
-        for target, arguments in self.calls:
-            values += _results(target(*_resolved(arguments, values)))
-        return values
-
-    def views(self, pool: TermPool) -> list[View | None]:
-        """What all values are lowered to; None where a call is refused."""
-        values = self.inputs(0)
-        views: list[View | None] = [pool.leaf(f"x{place}", shape) for place, shape in enumerate(self.shapes)]
-        views += lower_call(Sample(aten.arange.default, (3,)), [], values[-1], pool=pool)
-        for target, arguments in self.calls:
-            sample = Sample(target, _resolved(arguments, values))
-            results = sample.recorded()
-            try:
-                operands = [_given(views[place]) for place in _places(arguments)]
-                views += lower_call(sample, operands, results, pool=pool, validated=False)
-            except RefusedError:
-                views += [None] * len(_results(results))
-            values += _results(results)
-        return views
-
-
-def _results(found: Any) -> list[torch.Tensor]:
-    return [value for value in flat_results(found) if value is not None]
-
-
-def _resolved(argument: Any, values: Sequence[Any]) -> Any:
-    if isinstance(argument, list | tuple):
-        return type(argument)(_resolved(item, values) for item in argument)
-    return values[argument.place] if isinstance(argument, Ref) else argument
-
-
-def _places(argument: Any) -> Iterator[int]:
-    for item in argument:
-        if isinstance(item, Ref):
-            yield item.place
-        elif isinstance(item, list):
-            yield from _places(item)
-
-
-def _given(view: View | None) -> View:
-    if view is None:
-        raise RefusedError("VC206", "an operand was refused")
-    return view
-
-
-def drawn(draw: random.Random, length: int) -> Composition:
+def drawn(draw: random.Random, length: int, mesh: tuple[int, ...]) -> Composition:
     """Up to ``length`` calls that fit."""
-    found = Composition(((draw.randrange(1, 4), draw.randrange(1, 4)), (draw.randrange(1, 5),), (3, 2)), [])
+    found = empty(draw, mesh)
     values = found.inputs(0)
     for _ in range(length):
+        call = next_call(draw, found, values)
         try:
-            call = draw.choice(STEPS)(Drawn(values, draw))
-            results = _results(call[0](*_resolved(call[1], values)))
+            results = [] if call is None else found.results(call, values)
         except (IndexError, RuntimeError):
             continue
-        if all(value.numel() <= LARGEST and value.double().isfinite().all() for value in results):
+        if call is not None and is_kept(results):
             found.calls.append(call)
             values += results
     return found
@@ -136,7 +77,7 @@ def drawn(draw: random.Random, length: int) -> Composition:
 
 def edited(draw: random.Random, whole: Composition) -> Composition | None:
     """With one call changed, or one operand written by two further calls; None where that does not fit there."""
-    values = whole.values(0)
+    values = [ranks[0] for ranks in whole.values(0)]
     number = draw.randrange(len(whole.calls))
     target, arguments = whole.calls[number]
     way: Callable[..., Calls | None] = draw.choice((_operator, _number, _operand, _exchanged))
@@ -148,7 +89,7 @@ def edited(draw: random.Random, whole: Composition) -> Composition | None:
 
 
 def _first_result(whole: Composition, number: int) -> int:
-    return len(Composition(whole.shapes, whole.calls[:number]).values(0))
+    return len(dataclasses.replace(whole, calls=whole.calls[:number]).values(0))
 
 
 def _operator(draw: random.Random, target: Any, arguments: Any, _: object) -> Calls | None:
@@ -156,7 +97,8 @@ def _operator(draw: random.Random, target: Any, arguments: Any, _: object) -> Ca
 
 
 def _number(draw: random.Random, target: Any, arguments: Any, _: object) -> Calls | None:
-    places = [k for k, a in enumerate(arguments) if isinstance(a, int | float) or (isinstance(a, list) and isinstance(a[0], int))]
+    numbers = (int, float, str, sympy.Expr)
+    places = [k for k, a in enumerate(arguments) if isinstance(a, numbers) or (isinstance(a, list) and isinstance(a[0], int))]
     if not places:
         return None
     place = draw.choice(places)
@@ -166,6 +108,11 @@ def _number(draw: random.Random, target: Any, arguments: Any, _: object) -> Call
 
 
 def _other(draw: random.Random, held: Any) -> Any:
+    """Another number, group or way to reduce: what does not fit there is told by the numbers."""
+    if isinstance(held, str):
+        return draw.choice([*(GROUPS if held in GROUPS else REDUCTIONS)])
+    if isinstance(held, sympy.Expr):
+        return draw.choice((held + 1, held - 1, held.subs(dict.fromkeys(held.free_symbols, 0)), 2 * held))
     return not held if isinstance(held, bool) else held + draw.choice((-2, -1, 1, 2) if isinstance(held, int) else (-1.0, 0.5))
 
 
@@ -178,16 +125,17 @@ def _operand(draw: random.Random, target: Any, arguments: Any, values: Sequence[
 
 
 def _exchanged(_: object, target: Any, arguments: Any, values: object) -> Calls | None:
-    return [(target, (arguments[1], arguments[0], *arguments[2:]))] if len([*_places(arguments)]) == 2 else None
+    return [(target, (arguments[1], arguments[0], *arguments[2:]))] if len([*places_of(arguments)]) == 2 else None
 
 
 def _written_otherwise(draw: random.Random, whole: Composition, number: int, operand: int) -> Composition:
     target, arguments = whole.calls[number]
-    value, at = whole.values(0)[arguments[operand].place], _first_result(whole, number)
+    value, at = whole.values(0)[arguments[operand].place][0], _first_result(whole, number)
     first, given, second, more = draw.choice(_same(arguments[operand], draw.randrange(value.dim()), value.shape[-1]))
     call = target, (*arguments[:operand], Ref(at + 1), *arguments[operand + 1 :])
     after = [(other, _moved(taken, at)) for other, taken in whole.calls[number + 1 :]]
-    return Composition(whole.shapes, [*whole.calls[:number], (first, given), (second, (Ref(at), *more)), call, *after], at)
+    calls = [*whole.calls[:number], (first, given), (second, (Ref(at), *more)), call, *after]
+    return dataclasses.replace(whole, calls=calls, moved=at)
 
 
 def _moved(argument: Any, at: int) -> Any:
@@ -201,9 +149,9 @@ def _moved(argument: Any, at: int) -> Any:
 Counts = collections.Counter[str]
 
 
-def compared(draw: random.Random, length: int, edits: int = 6) -> tuple[Counts, str]:
+def compared(draw: random.Random, length: int, edits: int = 6, mesh: tuple[int, ...] = ()) -> tuple[Counts, str]:
     """How many values were compared, wrong and proved; and the first pair that is wrong and proved, else ``""``."""
-    counts, whole, pool = Counts(), drawn(draw, length), TermPool()
+    counts, whole, pool = Counts(), drawn(draw, length, mesh), TermPool()
     if not whole.calls:
         return counts, ""
     views = whole.views(pool)
@@ -211,9 +159,9 @@ def compared(draw: random.Random, length: int, edits: int = 6) -> tuple[Counts, 
         try:
             other = edited(draw, whole)
             runs = [] if other is None else [(whole.values(seed), other.values(seed)) for seed in range(4)]
-        except (RuntimeError, IndexError, TypeError):  # torch takes no such call
+        except (RuntimeError, IndexError, TypeError, KeyError):  # neither torch nor a collective takes such a call
             continue
-        if other is None or any(v.numel() > LARGEST or not v.double().isfinite().all() for v in runs[0][1]):
+        if other is None or not is_kept(runs[0][1]):
             continue
         others = other.views(pool)
         for place, view in enumerate(views):
@@ -221,13 +169,10 @@ def compared(draw: random.Random, length: int, edits: int = 6) -> tuple[Counts, 
             found = others[there] if there < len(others) else None
             if view is None or found is None or view.shape != found.shape:
                 continue
-            equal = all(_close(left[place], right[there]) for left, right in runs)
+            ranks = [pair for left, right in runs for pair in zip(left[place], right[there], strict=True)]
+            equal = all(is_close(*pair) for pair in ranks)
             proved = view is found or same_value(view, found)
             counts += {"compared": 1, "wrong": not equal, "proved": proved}
             if proved and not equal:
                 return counts, f"value {place} of {whole.calls}, changed to {other.calls}"
     return counts, ""
-
-
-def _close(left: torch.Tensor, right: torch.Tensor) -> bool:
-    return left.shape == right.shape and torch.allclose(left.double(), right.double(), rtol=1e-7, atol=1e-9, equal_nan=True)

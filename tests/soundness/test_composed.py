@@ -15,6 +15,7 @@ from tests.soundness.composed_pairs import Counts, compared
 from verifycompile.rewrites.parts import bounded_sums
 
 LENGTH = 16
+MESHES = ((2,), (3,), (2, 2), (2, 3))
 aten = torch.ops.aten
 
 
@@ -33,6 +34,30 @@ def test_composed_of_seeds(block: int) -> None:
         assert difference is None, (seed, difference)
         lowered += number
     assert lowered > 200 * LENGTH / 3
+
+
+@pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.sweep) for block in range(1, 40))])
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_composed_on_ranks(mesh: tuple[int, ...], block: int) -> None:
+    """Collectives, and what is read from a rank's coordinates, among the calls."""
+    lowered = 0
+    for seed in range(block * 20, (block + 1) * 20):
+        number, difference = composed(random.Random(seed), LENGTH, mesh)
+        assert difference is None, (seed, difference)
+        lowered += number
+    assert lowered > 20 * LENGTH / 3
+
+
+@pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.sweep) for block in range(1, 40))])
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_what_is_changed_on_ranks_is_another_value(mesh: tuple[int, ...], block: int) -> None:
+    counts = Counts()
+    for seed in range(block * 6, (block + 1) * 6):
+        found, hole = compared(random.Random(seed), LENGTH, mesh=mesh)
+        assert hole == "", (seed, hole)
+        counts += found
+    assert counts["wrong"] > 2
+    assert counts["proved"] > 5 * counts["wrong"]
 
 
 @pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.sweep) for block in range(1, 40))])

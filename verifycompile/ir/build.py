@@ -124,15 +124,14 @@ def apply(
 
 
 def label_sizes(operands: Sequence[View], signature: Signature) -> dict[Label, Size]:
-    """Size of every label; size 1 broadcasts. Raises ShapeError."""
+    """Size of every label; size 1 broadcasts, but for labels that are words of a declaration. Raises ShapeError."""
     sizes: dict[Label, Size] = {}
     for operand, labels in zip(operands, signature.inputs, strict=True):
         for label, size in zip(labels, operand.shape, strict=True):
-            known = sizes.get(label, 1)
-            if known == 1:
-                sizes[label] = size
-            elif size not in (1, known):
+            known = sizes.setdefault(label, size)
+            if known != size and (isinstance(label, str) or 1 not in (known, size)):
                 raise ShapeError(f"index {label!r} has sizes {known} and {size}")
+            sizes[label] = size if known == 1 else known
     sizes.update(signature.fresh)
     return sizes
 
