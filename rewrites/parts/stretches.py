@@ -13,11 +13,11 @@ from verifycompile.ir.pieces import CONCATENATE, STACK, concatenated_dim, pieces
 from verifycompile.ir.relabel import UnalignedError, insert_dim, reshape, substitute
 from verifycompile.ir.size import Size, product
 from verifycompile.ir.term import Axis, Digit, TermPool, View
-from verifycompile.ir.window import WINDOW, Windowed, resized, window_at
+from verifycompile.ir.window import Windowed, window_at
 from verifycompile.ir.window_moves import window
 from verifycompile.rewrites.parts.similar import join_similar
 from verifycompile.rewrites.parts.sliding import read_only, read_together, stretched
-from verifycompile.rewrites.parts.stretched_counters import is_of_counters, joined_counters, stretched_counters
+from verifycompile.rewrites.parts.stretched_counters import joined_counters
 
 
 def whole(size: Size) -> int:
@@ -38,16 +38,11 @@ class Stretch:
 def stretch_of(view: View, prefer: int = -1) -> Stretch:
     """``prefer``: the dimension along which a window of one position is taken to lie, if that has size one."""
     spans: dict[int, tuple[int, int]] = {}
-    while view.term.operation is WINDOW:
-        (fresh,) = view.term.fresh
-        digits = view.axes[fresh]
-        single = [prefer, *range(view.rank)] if not digits else []
-        dim = next((d for d in single if 0 <= d < view.rank and view.shape[d] == 1 and d not in spans), -1)
-        dim = digits[0][0] if len(digits) == 1 else dim
-        part = window_at(view, dim) if dim >= 0 and dim not in spans else None
-        if part is None:
-            break
-        spans[dim] = (part.start, whole(view.shape[dim]))
+    dims = sorted(range(view.rank), key=lambda dim: dim != prefer)
+    while found := next(((dim, part) for dim in dims if (part := window_at(view, dim)) is not None), None):
+        dim, part = found
+        first, length = spans.get(dim, (0, whole(view.shape[dim])))
+        spans[dim] = (part.start + first, length)
         view = part.source
     return Stretch(view, spans)
 
@@ -74,14 +69,10 @@ def window_along(pool: TermPool, view: View, dim: int) -> Windowed | None:
 
 
 def part_of(pool: TermPool, view: View, dim: int, start: int, length: Size) -> View:
-    """A window along ``dim``; of a matrix of sliding windows, a matrix, and of counters counters."""
+    """A window along ``dim``; of a matrix of sliding windows, a matrix."""
     matrix = stretched(pool, view, dim, start, whole(length))
     if matrix is not None:
         return matrix
-    if start == 0 and view.shape[dim] == length:
-        return view
-    if is_of_counters(view, dim):
-        return stretched_counters(pool, view, dim, start, whole(length))
     found = stretch_of(view)
     before = found.spans.get(dim, (0, 0))[0]
     spans = {**found.spans, dim: (before + start, whole(length))}
@@ -97,10 +88,8 @@ def part_of(pool: TermPool, view: View, dim: int, start: int, length: Size) -> V
 
 def narrowed(pool: TermPool, view: View, dim: int, start: int, length: int) -> View:
     """``length`` positions along ``dim`` from ``start`` on: of the pieces, where there are any, else a window."""
-    if view.shape[dim] == 1 or (start == 0 and view.shape[dim] == length):
+    if start == 0 and view.shape[dim] == length:
         return view
-    if not view.uses(dim):
-        return resized(view, dim, length)
     if concatenated_dim(view) != dim:
         return part_of(pool, view, dim, start, length)
     taken: list[View] = []
@@ -120,11 +109,6 @@ def joined(pool: TermPool, views: Sequence[View], dim: int) -> View:
         similar = join_similar(pool, views, dim)
         if similar is not None:
             return similar
-    across = _concatenated_alike(views, dim)
-    if across is not None:
-        rows = [joined(pool, row, dim) for row in zip(*(pieces_of(view, across) for view in views), strict=True)]
-        if _concatenated_alike(rows, across) != dim:  # else the two dimensions would change places again and again
-            return joined(pool, rows, across)
     merged: list[View] = []
     for view in views:
         nested = view.term.operation in (CONCATENATE, STACK) and concatenated_dim(view) == dim
@@ -139,19 +123,6 @@ def joined(pool: TermPool, views: Sequence[View], dim: int) -> View:
     return merged[0] if len(merged) == 1 else _concatenation(pool, merged, dim)
 
 
-def _concatenated_alike(views: Sequence[View], dim: int) -> int | None:
-    """Another dimension along which all views are concatenations of pieces of the same lengths."""
-    across = concatenated_dim(views[0]) if views[0].term.operation is CONCATENATE else None
-    if across is None or across == dim or len(views) < 2:
-        return None
-    lengths = [
-        [piece.shape[across] for piece in pieces_of(view, across)]
-        for view in views
-        if view.term.operation is CONCATENATE and concatenated_dim(view) == across
-    ]
-    return across if len(lengths) == len(views) and all(row == lengths[0] for row in lengths) else None
-
-
 def _is_number(view: View) -> bool:
     return not view.term.index_sizes and not view.term.operands
 
@@ -160,8 +131,6 @@ def _neighbours(pool: TermPool, left: View, right: View, dim: int) -> View | Non
     """Two neighbouring pieces as one: the same value repeated, or parts of one value that follow each other."""
     size = whole(left.shape[dim]) + whole(right.shape[dim])
     shape = (*left.shape[:dim], size, *left.shape[dim + 1 :])
-    if left.is_zero and right.is_zero:
-        return pool.zero(shape)
     if not left.uses(dim) and dataclasses.replace(left, shape=shape) == dataclasses.replace(right, shape=shape):
         return dataclasses.replace(left, shape=shape)
     counted = joined_counters(pool, left, right, dim, (left.shape[dim], right.shape[dim]))
@@ -181,7 +150,7 @@ def _read_together(pool: TermPool, views: tuple[View, View], dim: int) -> View |
     """The source of two neighbouring windows whose sources differ only where they are not read."""
     left, right = (stretch_of(view, dim) for view in views)
     rest = [{d: span for d, span in part.spans.items() if d != dim} for part in (left, right)]
-    if rest[0] != rest[1] or left.base.shape != right.base.shape:
+    if rest[0] != rest[1]:
         return None
     source = read_together(pool, (left.base, *left.spans[dim]), (right.base, *right.spans[dim]), dim)
     if source is None:
