@@ -444,6 +444,13 @@ class Builder:
             if fact not in known:
                 self.pool.noted[index.term] = (*known, fact)
 
+    def spec_takes(self, index: View, size: Size, way: str) -> bool:
+        """Whether the spec takes the same numbers for positions of as many rows: torch raises an error for others."""
+        taken = index.coefficient, index.term, size, way
+        if self.takes_facts and not self.mesh and _covers_term(index) and not constant_digits(index):
+            self.pool.taken.add(taken)
+        return taken in self.pool.taken
+
     # -- contraction and sums
 
     def contraction(self, text: str, *views: View) -> View:

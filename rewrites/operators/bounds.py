@@ -60,11 +60,12 @@ def proved(
 def require_within(b: Builder, index: View, size: Size) -> None:
     """Refuse an index that is computed from a rank's coordinate and may leave a table of ``size`` rows.
 
-    An index that every rank takes as it is given is the spec's too, where it is right by assumption.
+    An index that every rank takes as it is given is the spec's too, where it is right by assumption; so is one that
+    the spec computes and takes for as many rows.
     """
     text = f"the indices of a look-up are within [0, {size})"
     b.assume_index(index, size, None, Assumption(text, AssumptionKind.VALUES))
-    if is_of_rank(b, index) and not within(b.pool, index, size):
+    if not b.spec_takes(index, size, "from the start") and is_of_rank(b, index) and not within(b.pool, index, size):
         raise UnsupportedError(UNREPRESENTABLE, f"an index that may lie outside of a table of size {size}")
 
 

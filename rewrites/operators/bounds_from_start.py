@@ -28,8 +28,11 @@ def from_the_start(pool: TermPool, index: View, size: Size) -> bool:
 
 
 def require_position(b: Builder, index: View, size: Size) -> None:
-    """Refuse an index that is computed from a rank's coordinate, and may be no position counted from either end."""
-    if not is_of_rank(b, index):
+    """Refuse an index that is computed from a rank's coordinate, and may be no position counted from either end.
+
+    Where the spec computes and takes the same one, torch raises an error for both programs, or for none.
+    """
+    if b.spec_takes(index, size, "from both ends") or not is_of_rank(b, index):
         return
     used = proved(b.pool.facts, index, size, lambda value, n: both(value >= -n, value < n))
     if used is None:

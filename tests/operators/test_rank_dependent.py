@@ -9,6 +9,7 @@ import torch
 from tests.ir.evaluate import Evaluator
 from tests.ir.validate_terms import validate_pool
 from verifycompile.ir import relabel
+from verifycompile.ir.scalar import as_scalar
 from verifycompile.ir.term import TermPool, View
 from verifycompile.ir.validate import validate
 from verifycompile.rewrites.builder import Builder, Call
@@ -258,6 +259,23 @@ def test_a_lookup_that_may_leave_its_table_is_refused(target: object, operation:
     with pytest.raises(UnsupportedError) as refused:
         ranks.call(target, *arguments[target])
     assert refused.value.message == "an index that may lie outside of a table of size 5"
+
+
+def test_an_index_that_the_spec_takes() -> None:
+    """What a rank takes says nothing, nor what the spec takes of a part, of other numbers, or for another dimension."""
+    ranks = Ranks()
+    spec, merged = Builder(ranks.pool), Builder(ranks.pool, takes_facts=False)
+    index = spec.combination((2, ranks.pool.leaf("i", (3, 4))), (1, spec.iota(4)))
+    for builder in (ranks.b, merged):
+        assert not builder.spec_takes(index, 8, "one way")
+        assert not builder.spec_takes(index, 8, "one way")
+    assert not spec.spec_takes(relabel.select(index, 0, 1), 8, "one way")
+    assert not ranks.b.spec_takes(index, 8, "one way")
+    assert spec.spec_takes(index, 8, "one way")
+    for view in (index, relabel.select(index, 0, 1), relabel.insert_dim(index, 0, RANKS)):
+        assert ranks.b.spec_takes(view, 8, "one way")
+    for view, size, way in ((index.scaled(as_scalar(2)), 8, "one way"), (index, 4, "one way"), (index, 8, "another")):
+        assert not ranks.b.spec_takes(view, size, way)
 
 
 def test_whole_numbers_are_no_mask() -> None:

@@ -161,6 +161,7 @@ class Parts:
         """Lower the next part."""
         part = Part(self, cut, self.blocks_up_to(cut))
         sources, noted = len(self.pool.sources), dict(self.pool.noted)
+        self.pool.taken.clear()  # what stands for values here stood for others in an earlier part
         for side, blocks, nodes in zip(self.sides, part.blocks, part.calls, strict=True):
             held = len(side.lowering.values)
             for block in blocks:

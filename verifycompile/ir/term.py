@@ -215,6 +215,7 @@ class TermPool:
         self.noted: dict[Term, tuple[IndexFact, ...]] = {}
         self.squares: frozenset[Term] = frozenset()
         self.noted_squares: set[Term] = set()
+        self.taken: set[tuple[Scalar, Term, Size, str]] = set()
         self.assumptions: dict[str, None] = {}
         self.literals: dict[tuple[float, bool], Fraction] = {}
         self.piecewise: Piecewise | None = None

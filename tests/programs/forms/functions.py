@@ -78,6 +78,22 @@ def added_to_nothing(_: DeviceMesh, mistake: str) -> Function:
     return program
 
 
+def of_flat_table(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    return table.flatten()[(x.argmin(1) * 3)[:, None] + torch.arange(3)]
+
+
+def rows_of_flat_table(mesh: DeviceMesh, mistake: str) -> Function:
+    """Each rank looks its own samples up, at positions that are computed of their codes."""
+
+    def program(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        whole = table if mistake == "gradient not summed" else comm.enter(table, mesh)
+        codes = x.argmax(1) if mistake == "codes of the largest" else x.argmin(1)
+        columns = torch.arange(3).flip(0) if mistake == "columns turned" else torch.arange(3)
+        return whole.flatten()[(codes * 3)[:, None] + columns]
+
+    return program
+
+
 def extremes(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     scale = x.abs().amax().clamp(min=1e-5) / 127
     decreasing = (1 / (x.square() + 1)).amax(), (3 - 2 * x).amin(0)
@@ -428,6 +444,12 @@ FORMS = (
         "scores-beside-memory-not-written", of_heads, added_to_nothing, "beside other ones", "not scaled", "over queries",
         args=lambda: (torch.randn(2, 3, 4), torch.randn(2, 2, 4), torch.randn(2, 2, 4)),
         placed={"q": S0, "k": S0, "v": S0}, outputs=(S0,),
+    ),
+    form(
+        "rows-of-a-flat-table", of_flat_table, rows_of_flat_table,
+        "gradient not summed", "codes of the largest", "columns turned",
+        args=lambda: (torch.randn(2, 4), torch.randn(4, 3, requires_grad=True)),
+        placed={"x": S0, "table": R}, outputs=(S0,),
     ),
     form(
         "functions-of-extremes", extremes, of_extremes,
