@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import nn
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import get_gradient_edge, register_multi_grad_hook
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -240,6 +240,24 @@ def test_hooks_that_do_not_trace() -> None:
     report = check(change)
     assert report.verdict is Verdict.VERIFIED, str(report)
     assert any("comes after what is proved" in text for text in report.assumptions)
+
+
+@pytest.mark.parametrize("mode", ["all", "any"])
+def test_a_hook_on_several_gradients_may_change_each(mode: Any) -> None:
+    """It does not trace, and is called before what it gets is accumulated: what it writes is part of the gradient."""
+
+    def double(gradients: Any) -> None:
+        for gradient in gradients if mode == "all" else (gradients,):
+            gradient.mul_(2)
+
+    def change(model: Heads, mesh: DeviceMesh) -> None:
+        REDUCTIONS["in forward"](model, mesh)
+        register_multi_grad_hook((model.q_proj.weight, model.o_proj.weight), double, mode=mode)
+
+    report = check(change)
+    assert report.verdict is Verdict.UNPROVED, str(report)
+    assert report.findings[0].code == "VC305"
+    assert report.findings[0].message.endswith("are no part of the program: they do not trace.")
 
 
 def over_norm_of_part(gradient: Any) -> torch.Tensor:

@@ -71,8 +71,9 @@ def apply_hooks(exported: Export, hooks: Hooks, reduced_outside: Outside | None 
     ``reduced_outside``: of gradients that leave before their reduction, the first hook that communicates over such a
     group is this reduction.
 
-    A hook that cannot be traced is a blocker where it may communicate, else an assumption: then what it does begins
-    where the proof ends, as an optimizer does.
+    A hook that cannot be traced is a blocker where it may communicate, and where it is called before the gradient is
+    accumulated, which it may write into; else an assumption: then what it does begins where the proof ends, as an
+    optimizer does.
     """
     joint = exported.joint
     blockers: list[Blocker] = []
@@ -99,7 +100,7 @@ def apply_hooks(exported: Export, hooks: Hooks, reduced_outside: Outside | None 
             continue
         listed = ", ".join(f"`{hook.name}`" for hook in own)
         message = f"the hooks {listed} on the gradient of `{name}` are no part of the program"
-        if any(hook.function is None or holds_mesh(hook.function) for hook in own):
+        if any(hook.function is None or not hook.after or holds_mesh(hook.function) for hook in own):
             blockers.append(Blocker(flat.node, "VC305", f"{message}: they do not trace."))
         else:
             text = f"{message}: what they do comes after what is proved"
