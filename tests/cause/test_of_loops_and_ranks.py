@@ -510,7 +510,9 @@ def test_gradients_of_tied_weights_that_two_stages_do_not_add_are_told_in_both(w
     assert [(f.code, f.impl_location and f.impl_location.line) for f in report.findings] == [
         ("VC101", place) for place in places
     ]
-    told = "all-reduce `output.0` over `rank` (sum) before it is returned (checked, together with the help of the other "
+    told = (
+        "all-reduce `output.0` over `rank` (sum) before it is returned (checked, together with the help of the other "
+    )
     assert [finding.hint for finding in report.findings] == [f"{told}findings)"] * 2
 
 
@@ -588,7 +590,12 @@ _DIVIDED = "leave out the division by 2 at line {} (checked)"
     ("spec", "ranks", "line", "hint"),
     [
         (summed, (first_two, last_one), 1, _DIVIDED),
-        (masked, (sent_in_parts, masked_in_parts), 5, "take positions 2 to 3 of dimension 0 of `m` at line {} (checked)"),
+        (
+            masked,
+            (sent_in_parts, masked_in_parts),
+            5,
+            "take positions 2 to 3 of dimension 0 of `m` at line {} (checked)",
+        ),
     ],
 )
 def test_what_one_rank_computes_is_mended_without_what_the_others_take_part_in(share, spec, ranks, line, hint):
@@ -649,5 +656,51 @@ def test_a_part_of_the_samples_that_is_forgotten_is_told_where_they_are_divided(
     assert finding.message == "piece 1 of `x` takes no part in `output.0`, as it does in the spec"
     assert place is not None
     assert linecache.getline(place.file, place.line).strip() == "for part in x.chunk(2):"
-    lines = f"at line {place.line + 2} of the values of which the spec computes it (lines {place.line} to {place.line + 2}"
+    lines = (
+        f"at line {place.line + 2} of the values of which the spec computes it (lines {place.line} to {place.line + 2}"
+    )
     assert finding.hint == f"compute `torch.tanh(part @ w).sum()` {lines} of the spec) (checked)"
+
+
+def scores(x, number):
+    return (x @ x.T / number).softmax(-1) @ x
+
+
+def numbered_layers(x):
+    for number in range(1, 5):
+        x = scores(x, number)
+    return x
+
+
+def numbered_stage(x=None, *, wrong):
+    rank = dist.get_rank()
+    if x is None:
+        x = torch.empty(3, 4)
+        dist.recv(x, 0)
+    for number in range(1, 3):
+        x = scores(x, number if wrong else number + 2 * rank)
+    return [] if rank == 0 and dist.send(x, 1) is None else [x]
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_the_numbers_of_another_stage_are_told_where_they_are_given(wrong):
+    graphs = []
+    for rank in range(2):
+        with fake_world(2, rank=rank):
+            graphs.append(
+                traced(functools.partial(numbered_stage, wrong=wrong), {} if rank else {"x": torch.empty(3, 4)})
+            )
+    report = verify_graphs(
+        traced(numbered_layers, {"x": torch.empty(3, 4)}), graphs, [{}, {}], [{}, {"output.0": "output.0"}]
+    )
+    if not wrong:
+        assert report.verdict is Verdict.VERIFIED
+        return
+    (finding,) = report.findings
+    place = finding.impl_location
+    assert place is not None
+    assert linecache.getline(place.file, place.line).strip() == "x = scores(x, number if wrong else number + 2 * rank)"
+    wanted = (
+        f"let line {place.line} compute with 3 and 4 in the place of 1 and 2, or with what these come from (checked)"
+    )
+    assert finding.hint == wanted

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,8 +17,9 @@ import torch.fx
 from verifycompile.capture.merged_ranks import ON_RANK
 from verifycompile.cause.draft import Draft, DraftError, called
 from verifycompile.cause.frontier import holders
-from verifycompile.cause.move import Move, Scene, is_derivative, is_floating, is_tensor, shape_of
+from verifycompile.cause.move import Move, Scene, computed, is_derivative, is_floating, is_tensor, shape_of
 from verifycompile.cause.operands import exchanged_texts
+from verifycompile.cause.whole_dimensions import grown_dim, own_part
 from verifycompile.torch_interface.evaluation import is_view
 from verifycompile.torch_interface.model_lines import model_location_of
 from verifycompile.torch_interface.value_names import call_name, is_backward
@@ -68,6 +69,57 @@ def calls_of_spec(scene: Scene) -> Iterator[Move]:
     an operand.
     """
     return (move for move, taken in _moves(scene) if not taken.is_sum)
+
+
+def tables_of_spec(scene: Scene) -> Iterator[Move]:
+    """Each table that is computed of no input, alike on all ranks, as the rank's part of the spec's: heads' slopes."""
+    spec: dict[object, list[torch.fx.Node]] = {}
+    for theirs in _tables(scene.spec.graph.graph.nodes):
+        spec.setdefault(theirs.target, []).append(theirs)
+    for node in filter(computed, reversed(_tables(scene.order))):
+        own = shape_of(node)
+        for theirs in spec.get(node.target, ()) if is_floating(node) and not scene.differing(node) else ():
+            dim, whole = grown_dim(node, theirs), shape_of(theirs)
+            for axis in scene.axes if dim is not None and len(_closed(theirs)) <= _MOST_STEPS else ():
+                if dim is not None and whole[dim] == own[dim] * scene.ranks((axis,)):  # pyright: ignore[reportOperatorIssue]  # sizes
+                    yield _part_of_table(scene, node, theirs, dim, axis)
+
+
+def _tables(nodes: Iterable[torch.fx.Node]) -> list[torch.fx.Node]:
+    """The tensors that are computed of no input."""
+    closed: dict[torch.fx.Node, None] = {}
+    for node in nodes:
+        if node.op == "call_function" and is_tensor(node) and closed.keys() >= {*node.all_input_nodes}:
+            closed[node] = None
+    return list(closed)
+
+
+def _closed(node: torch.fx.Node) -> list[torch.fx.Node]:
+    needed = ancestors([node])
+    return [step for step in node.graph.nodes if step in needed]
+
+
+def _part_of_table(scene: Scene, node: torch.fx.Node, theirs: torch.fx.Node, dim: int, axis: int) -> Move:
+    def apply(draft: Draft) -> None:
+        spec = {own.name: own for own in (draft.spec or scene.spec).graph.graph.nodes}
+        replaced = last = draft.node(node.name)
+        made: dict[torch.fx.Node, torch.fx.Node] = {}
+        for step in _closed(spec[theirs.name]):
+            arguments = torch.fx.map_arg((step.args, step.kwargs), lambda operand: made[operand])
+            last = made[step] = draft.insert(last, step.target, arguments[0], step.meta["val"])
+            draft.set_arguments(last, *arguments)
+        draft.redirect(replaced, own_part(draft, last, last, axis, shape_of(replaced)), list(replaced.users))
+
+    def texts(draft: Draft) -> tuple[str, str]:
+        value, over, length = scene.value(node), scene.names((axis,)), shape_of(draft.node(node.name))[dim]
+        whole = next(own for own in (draft.spec or scene.spec).graph.graph.nodes if own.name == theirs.name)
+        size, where = shape_of(whole)[dim], _lines(_Taken((theirs,), {}))
+        alike = f"{value} is computed for {length} entries, alike on all ranks of {over}"
+        part = f"the rank's {length} entries from the rank's coordinate on {over} times {length} on"
+        message = f"{alike}, where the spec has {size}{where}"
+        return message, f"compute {value} for {size} entries, as the spec does, and take {part}"
+
+    return Move(("table", dim, axis), node.name, "VC117", texts, apply)
 
 
 def _moves(scene: Scene) -> Iterator[tuple[Move, _Taken]]:

@@ -9,9 +9,11 @@ from torch.distributed.tensor.placement_types import Partial, Placement, Replica
 
 from verifycompile.cause.search import Cause
 from verifycompile.diagnostics.codes import OWN_PART_CODES
-from verifycompile.diagnostics.finding import CAUSE_UNCERTAIN, Finding
+from verifycompile.diagnostics.finding import CAUSE_UNCERTAIN, Finding, Label
 from verifycompile.diagnostics.locate import helper_labels, place_of
 from verifycompile.program import ModuleStyle, SourceLocation
+from verifycompile.refinement.classify import ARRANGED
+from verifycompile.torch_interface.model_lines import helper_location_of
 from verifycompile.torch_interface.value_names import is_backward
 
 CHECKED = "(checked)"
@@ -58,10 +60,19 @@ def with_causes(finding: Finding, causes: Sequence[Cause], told_of: str = "") ->
     is_told_again = any(told_of in cause.outputs for cause in others)
     of_another = first in of_output and told_of not in ("", *first.outputs)
     of_another = of_another and (is_told_again or not finding.relation_found)
-    return [
-        _of_first(finding, first, suffix, alone=len(merged) == 1, of_another=of_another),
-        *(_of_other(finding, cause, suffix) for cause in others),
-    ]
+    found = _of_first(finding, first, suffix, alone=len(merged) == 1, of_another=of_another)
+    return [_at_place(found, first), *(_at_place(_of_other(finding, cause, suffix), cause) for cause in others)]
+
+
+def _at_place(finding: Finding, cause: Cause) -> Finding:
+    """The finding where the cause points to: the line that calls a function wrongly, or one within a helper."""
+    place, other = finding.impl_location, cause.place
+    if other is None or place is None or not _same_line(place, place_of(cause.node)):
+        return finding
+    labels = [label for label in finding.labels if not _same_line(label.location, other)]
+    is_within = _same_line(other, helper_location_of(cause.node))
+    text = "called here" if is_within else f"`{place.function}`, called there, computes it here"
+    return dataclasses.replace(finding, impl_location=other, labels=(Label(place, text), *labels))
 
 
 def with_styles(finding: Finding, styles: Mapping[str, ModuleStyle]) -> Finding:
@@ -139,6 +150,7 @@ def _of_first(finding: Finding, cause: Cause, suffix: str, *, alone: bool, of_an
     named = named and (cause.move.code == finding.code or cause.move.code not in _TELLING)
     # Without a relation that was found, that operands lie in other ways is no more than a guess.
     is_vague = finding.code in _VAGUE or (finding.code == "VC104" != cause.move.code and not finding.relation_found)
+    is_vague = is_vague or finding.relation_found.endswith(ARRANGED)
     if not is_vague and named and not of_another:
         return hinted
     return dataclasses.replace(

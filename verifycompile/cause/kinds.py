@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from verifycompile.cause.arrangements import arranged_before_cut, cut_as_others, neighbouring_positions
 from verifycompile.cause.as_other_ranks import lines_of_other_ranks
-from verifycompile.cause.as_spec import calls_of_spec, missing_summands
+from verifycompile.cause.as_spec import calls_of_spec, missing_summands, tables_of_spec
 from verifycompile.cause.boundary import other_input_placements, other_output_placements
 from verifycompile.cause.collectives import (
     exchanged_groups,
@@ -128,6 +128,7 @@ def likely(scene: Scene) -> tuple[Iterator[Move], ...]:
         other_steps(scene),
         other_numbers(scene),
         ends_of_parts(scene),
+        tables_of_spec(scene),
         shares_of_numbers(scene),
         numbers_of_lines(scene),
     )
@@ -184,3 +185,8 @@ def last(scene: Scene) -> tuple[Iterator[Move], ...]:
 def arranged(scene: Scene) -> tuple[Iterator[Move], ...]:
     """Orders that are wrong twice where elements go to other ranks and come back."""
     return (other_orders(scene),)
+
+
+def as_spec(scene: Scene) -> tuple[Iterator[Move], ...]:
+    """What the spec computes before, and the program behind, something else."""
+    return (calls_of_spec(scene),)

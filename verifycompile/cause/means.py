@@ -9,7 +9,7 @@ import torch
 import torch.fx
 
 from verifycompile.cause.draft import Draft, DraftError
-from verifycompile.cause.move import Move, Scene, is_derivative
+from verifycompile.cause.move import Move, Scene, fixed, is_derivative, is_tensor, shape_of
 from verifycompile.rewrites.operators.loss import SUM
 from verifycompile.rewrites.operators.pointwise_losses import ignored_by_mean
 from verifycompile.torch_interface.value_names import is_backward
@@ -22,12 +22,19 @@ _REDUCTION = 3
 
 
 def means_of_all(scene: Scene) -> Iterator[Move]:
-    """Each mean over targets that are counted: the rank's sum, divided by the mean number of targets on the ranks."""
+    """Each mean over targets that are counted: the rank's sum, divided by the mean number of targets on the ranks; and
+    each other division by a number of the rank's own.
+    """
     for node in scene.order:
         if ignored_by_mean(node.target, node.args) is not None:
             for axes in scene.axis_sets:
                 for is_reduced in (False, True):
                     yield _counted_on_all(scene, node, axes, is_reduced)
+    for node in [node for node in scene.calls if node.target is aten.div.Tensor and not is_backward(node)]:
+        count = node.args[1]
+        if isinstance(count, torch.fx.Node) and is_tensor(count) and shape_of(count) == ():
+            for axes in [axes for axes in scene.axis_sets if {*axes} <= {*scene.differing(count)}]:
+                yield _divided_by_all(scene, node, count, axes)
 
 
 def means_of_kept(scene: Scene) -> Iterator[Move]:
@@ -83,6 +90,19 @@ def _counted_on_all(scene: Scene, node: torch.fx.Node, axes: tuple[int, ...], is
         return message, f"{what}, and divide it by the number of targets that count, all-reduced over {over} (avg)"
 
     return Move(("mean of all", axes, is_reduced), node.name, "VC113", texts, apply)
+
+
+def _divided_by_all(scene: Scene, node: torch.fx.Node, count: torch.fx.Node, axes: tuple[int, ...]) -> Move:
+    def apply(draft: Draft) -> None:
+        own, value = draft.node(count.name), draft.node(node.name).meta["val"]
+        total = draft.all_reduce(own, "sum", axes)
+        draft.redirect(own, draft.insert(total, aten.div.Tensor, (total, scene.ranks(axes)), value.new_empty(())))
+
+    over, number = scene.names(axes), scene.value(count)
+    message = f"{scene.value(node)} divides by {number} of the rank, which is another one on each rank of {over}"
+    mean = f"the mean of {number} over {over}: the sum of it over {over}, divided by {scene.ranks(axes)}"
+    texts = fixed(message, f"divide by {mean}, at {scene.line(node)}")
+    return Move(("divided by all", axes), node.name, "VC113", texts, apply)
 
 
 def _result(draft: Draft, node: torch.fx.Node, index: int) -> torch.fx.Node:

@@ -13,13 +13,15 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._ops import OpOverload
 
 from verifycompile.cause.draft import Draft
-from verifycompile.cause.move import Move, Scene, fixed, is_tensor, shape_of, views
+from verifycompile.cause.move import Move, Scene, fixed, is_derivative, is_tensor, shape_of, views
 from verifycompile.program import ProgramInput, Role
 from verifycompile.torch_interface.evaluation import is_view, operator_name
 from verifycompile.torch_interface.model_lines import model_location_of
 from verifycompile.torch_interface.ranks import RANK_NAMESPACES, namespace
+from verifycompile.torch_interface.source import frames_of
 from verifycompile.torch_interface.value_names import call_name, is_backward
 
 aten = torch.ops.aten
@@ -35,6 +37,7 @@ _MOST_TOLD = 4
 _OF_PIECES = (aten.select_backward.default, aten.slice_backward.default)
 _MEANS = (aten.mean.default, aten.mean.dim)
 _DIVISIONS = (aten.div.Tensor, aten.div.Scalar)
+_ARITHMETIC = (aten.mul.Tensor, aten.div.Tensor, aten.add.Tensor, aten.sub.Tensor)
 _CUTS = (aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int)
 
 
@@ -45,7 +48,7 @@ def needless_calls(scene: Scene) -> Iterator[Move]:
             continue
         call = node.all_input_nodes[0] if node.target is operator.getitem else node
         for operand in dict.fromkeys(call.all_input_nodes):
-            if _alike(node, operand):
+            if _alike(node, operand) or _widens(node, operand):
                 texts = functools.partial(_left_out_texts, scene, node, operand)
                 yield Move(("leave out",), node.name, "VC108", texts, _left_out(node.name, operand.name))
 
@@ -59,7 +62,8 @@ def _left_out_texts(scene: Scene, node: torch.fx.Node, operand: torch.fx.Node, _
     if found == wanted:  # both are called by their operator, in an expression that is not known
         call, line = call_name(node), scene.line(node)
         return f"{call} is not needed", f"leave out {call} at {line}, and use {call_name(operand)}, which it takes"
-    return f"{found} is computed where {wanted} is needed", f"use {wanted} in the place of {found}"
+    hint = f"use {wanted} in the place of {found} at {scene.line(node)}"
+    return f"{found} is computed where {wanted} is needed", hint
 
 
 def other_operands(scene: Scene) -> Iterator[Move]:
@@ -362,11 +366,18 @@ def _first_shape(node: torch.fx.Node) -> tuple[object, ...]:
 
 
 def _share(scene: Scene, node: torch.fx.Node, place: int, count: int) -> Move:
+    called = _argument(node, place)
+    derivatives = [other for other in scene.draft.program.graph.graph.nodes if is_derivative(other, node)]
+    places = [(other, at) for other in derivatives for at in range(len(other.args)) if _argument(other, at) == called]
+
     def apply(draft: Draft) -> None:
-        own = draft.node(node.name)
-        number: Any = own.args[place]
-        draft.set_arguments(own, (*own.args[:place], number // count, *own.args[place + 1 :]))
-        draft.record_again(own)
+        changed: list[torch.fx.Node] = []
+        for other, at in [(node, place), *(places if called else ())]:
+            own = draft.node(other.name)
+            number: Any = own.args[at]
+            draft.set_arguments(own, (*own.args[:at], number // count, *own.args[at + 1 :]))
+            changed.append(own)
+        draft.record_again(*changed)
 
     def texts(draft: Draft) -> tuple[str, str]:
         number: Any = draft.node(node.name).args[place]
@@ -377,33 +388,47 @@ def _share(scene: Scene, node: torch.fx.Node, place: int, count: int) -> Move:
     return Move(("share", place, count), node.name, "VC114", texts, apply)
 
 
+def _argument(node: torch.fx.Node, place: int) -> str:
+    """What a whole number among the arguments of a call is called by its operator; "" where it has no name."""
+    target = node.target
+    arguments = target._schema.arguments if isinstance(target, OpOverload) else ()  # noqa: SLF001 - as torch names it
+    return arguments[place].name if place < len(arguments) and isinstance(node.args[place], int) else ""
+
+
 def numbers_of_lines(scene: Scene) -> Iterator[Move]:
     """The numbers of all calls that one line makes, as those of a line of the spec that calls the same operators: a
-    learning rate is in several of them.
+    learning rate is in several of them. Of the same line, as those of other turns: that of another layer.
     """
     spec: dict[object, list[torch.fx.Node]] = {}
-    for calls in _by_line(scene.spec.graph.graph.nodes):
+    turns = _by_line(scene.spec.graph.graph.nodes)
+    for calls in turns.values():
         spec.setdefault(tuple(node.target for node in calls), calls)
-    for calls in _by_line(scene.draft.program.graph.graph.nodes):
-        same = spec.get(tuple(node.target for node in calls), ())
-        pairs = [pair for pair in zip(calls, same, strict=False) if _numbers(pair[0]) != _numbers(pair[1])]
-        if len(pairs) > 1 and all(_numbers(node).keys() == _numbers(other).keys() for node, other in pairs):
-            yield _with_numbers(scene, pairs)
+    for line, calls in _by_line(scene.draft.program.graph.graph.nodes).items():
+        targets, of_spec = tuple(node.target for node in calls), turns.get(line, [])
+        others = [of_spec[start : start + len(calls)] for start in range(1, len(of_spec) - len(calls) + 1)]
+        same = [other for other in others if tuple(node.target for node in other) == targets]
+        for other in [spec.get(targets, []), *same]:
+            pairs = [pair for pair in zip(calls, other, strict=False) if _numbers(pair[0]) != _numbers(pair[1])]
+            is_one = len(pairs) == 1 and other not in same  # which is tried elsewhere
+            if pairs and not is_one and all(_numbers(node).keys() == _numbers(own).keys() for node, own in pairs):
+                yield _with_numbers(scene, pairs)
 
 
-def _by_line(nodes: Iterable[torch.fx.Node]) -> list[list[torch.fx.Node]]:
+def _by_line(nodes: Iterable[torch.fx.Node]) -> dict[object, list[torch.fx.Node]]:
     """The calls that each line makes, in order."""
     found: dict[object, list[torch.fx.Node]] = {}
     for node in nodes:
-        place = model_location_of(node) if node.op == "call_function" else None
-        if place is not None:
-            found.setdefault((place.file, place.line, is_backward(node)), []).append(node)
-    return list(found.values())
+        frames = frames_of(node) if node.op == "call_function" else ()
+        if frames:
+            found.setdefault((frames[-1].file, frames[-1].line, is_backward(node)), []).append(node)
+    return found
 
 
 def _numbers(node: torch.fx.Node) -> dict[int | str, float]:
-    """The numbers that are no whole ones among the arguments of a call: others may be sizes."""
-    return {place: value for place, value in _constants(node).items() if isinstance(value, float)}
+    """The numbers of arithmetic among the arguments of a call, and those of others that are no whole ones: sizes."""
+    kinds = (int, float) if node.target in _ARITHMETIC else (float,)
+    found = _constants(node)
+    return {place: number for place, number in found.items() if type(number) in kinds}
 
 
 def _with_numbers(scene: Scene, pairs: list[tuple[torch.fx.Node, torch.fx.Node]]) -> Move:
@@ -478,9 +503,20 @@ def _holds_nodes(value: object) -> bool:
     return isinstance(value, (torch.fx.Node, torch.SymInt, torch.device, torch.dtype))
 
 
+def _widens(node: torch.fx.Node, operand: torch.fx.Node) -> bool:
+    """Whether each element of the result of arithmetic stands where one of the operand is repeated."""
+    if node.target not in _ARITHMETIC or not is_tensor(operand) or node.meta["val"].dtype != operand.meta["val"].dtype:
+        return False
+    own, wide = shape_of(operand), shape_of(node)
+    return len(own) == len(wide) > 0 and all(size in (1, whole) for size, whole in zip(own, wide, strict=True))
+
+
 def _left_out(name: str, operand: str) -> Callable[[Draft], None]:
     def apply(draft: Draft) -> None:
-        draft.redirect(draft.node(name), draft.node(operand))
+        own, value = draft.node(name), draft.node(operand)
+        if shape_of(value) != shape_of(own):
+            value = draft.insert(own, aten.expand.default, (value, list(shape_of(own))))
+        draft.redirect(own, value)
 
     return apply
 

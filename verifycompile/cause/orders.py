@@ -101,8 +101,10 @@ def _in_other_order(scene: Scene, node: torch.fx.Node, source: torch.fx.Node, kn
             message = f"{value} repeats dimension {dim} of {whole} as a whole, where each of its entries is repeated"
             return message, f"repeat each entry of dimension {dim} of {whole} {a} times (`repeat_interleave`)"
         if a == b:
-            message = f"{value} takes two of {a} entries each, which make up dimension {dim}, in the wrong order"
-            return message, f"transpose the two {'behind' if factored.is_cut else 'before'} {value}"
+            message = f"{value} takes {a} times {a} entries of dimension {dim} in the wrong order"
+            first, line = dim + place, scene.line(node)
+            turned = f"transpose dimensions {first} and {first + 1}"
+            return message, f"{turned} after {line}" if factored.is_cut else f"{turned} before {line} joins them"
         if factored.is_cut:
             message = f"{value} reads dimension {dim} of {whole} as {a} times {b} entries, where it holds {b} times {a}"
             return message, f"view dimension {dim} of {whole} as {b} times {a} entries, and transpose the two"

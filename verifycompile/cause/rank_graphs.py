@@ -19,6 +19,7 @@ from verifycompile.reduction.reduce import Reduced
 from verifycompile.reduction.rewrite import UnreducibleError
 from verifycompile.torch_interface.in_place_collectives import key_of
 from verifycompile.torch_interface.mesh import line_through, place_at
+from verifycompile.torch_interface.model_lines import pass_over_functions_of_spec
 
 Merge = Callable[[Program, Mesh, Sequence[Program]], tuple[Program, Program]]
 """Spec and implementation that the spec and the ranks' programs make together; raises where they do not fit."""
@@ -32,6 +33,8 @@ class RankGraphs:
     def __init__(self, spec: Program, ranks: Sequence[Program], mesh: Mesh, merge: Merge) -> None:
         self.mesh = mesh
         self._spec, self._ranks, self._merge = spec, ranks, merge
+        for program in ranks:
+            pass_over_functions_of_spec(spec.graph.graph, program.graph.graph)
         self._drafts = [
             Draft(program, place_at(at, mesh.shape), functools.partial(_group_key, mesh.ranks[at], mesh), spec)
             for at, program in enumerate(ranks)

@@ -33,6 +33,9 @@ _SUMS = (aten.add.Tensor, aten.sub.Tensor)
 _OVER = (aten.div.Tensor, aten.div.Scalar)
 _LARGEST_DENOMINATOR = 256
 _FRACTION_TOLERANCE = 1e-8
+Factor = tuple[object, float]
+"""A multiplication or a division, and its constant."""
+
 _NEIGHBOURS = 3
 """Lines that are so near to each other may be meant to do the same to two values."""
 
@@ -113,7 +116,8 @@ def factor_changes(scene: Scene, found: list[Fraction]) -> tuple[list[Move], lis
     unlikely: list[Move] = []
     as_in_spec: list[Move] = []
     surplus = frozenset(factor for factor in own if factor is not None and own[factor] > spec[factor])
-    for move in _changed_factors(scene, found, surplus):
+    lacking = frozenset(factor for factor in spec if factor is not None and own[factor] < spec[factor])
+    for move in _changed_factors(scene, found, surplus, lacking):
         node = scene.draft.node(move.node)
         factor = _factor(node)
         same_line = [_constant(other) for other in turns.get(_line(node), ()) if other is not node]
@@ -156,10 +160,13 @@ def _changed(node: torch.fx.Node, kind: tuple[object, ...]) -> float:
     return _constant(node) * float(ratio) if node.target in _TIMES else _constant(node) / float(ratio)
 
 
-def _changed_factors(scene: Scene, found: list[Fraction], surplus: frozenset[object]) -> Iterator[Move]:
+def _changed_factors(
+    scene: Scene, found: list[Fraction], surplus: frozenset[Factor], lacking: frozenset[Factor]
+) -> Iterator[Move]:
     """Each multiplication with, or division by, a constant: left out, or with a constant changed by a ratio.
 
-    ``surplus``: factors that the program has oftener than the spec, which may be left out whatever the ratio is.
+    ``surplus``: factors that the program has oftener than the spec, which may be left out whatever the ratio is, or
+    be one of ``lacking``, which the spec has oftener, where they scale a loss.
     """
     of_loss = _factors_of_loss(scene)
     derivatives = frozenset(of_loss.values())
@@ -171,10 +178,10 @@ def _changed_factors(scene: Scene, found: list[Fraction], surplus: frozenset[obj
         constant, source = _constant(node), node.args[0]
         if constant == 0 or not isinstance(source, torch.fx.Node) or node in derivatives:
             continue
-        undone = _fraction(1 / constant if node.target in _TIMES else constant) if _factor(node) in surplus else None
-        usual = _usual(scene, node)
-        usual += [] if undone is None or undone in usual else [undone]
-        for ratio in found or usual:
+        wanted = [1.0, *(float(number) for target, number in lacking if target is node.target and node in of_loss)]
+        undone = [_fraction(number / constant if node.target in _TIMES else constant / number) for number in wanted]
+        usual = [*_usual(scene, node), *(undone if _factor(node) in surplus else ())]
+        for ratio in found or dict.fromkeys(filter(None, usual)):
             needless = _is_needless(constant, ratio, times=node.target in _TIMES)
             texts = functools.partial(_factor_texts, scene, node, ratio)
             names = [node.name, *_derived(scene, node)]
@@ -207,9 +214,9 @@ def has_derivative(scene: Scene, node: torch.fx.Node) -> bool:
     return not is_backward(node) and (of_line or node in scene.differentiated)
 
 
-def _factor(node: torch.fx.Node) -> tuple[object, object] | None:
-    is_factor = node.target in (*_TIMES, *_OVER) and _is_number(node.args[1])
-    return (node.target, node.args[1]) if is_factor else None
+def _factor(node: torch.fx.Node) -> Factor | None:
+    number = node.args[1] if node.target in (*_TIMES, *_OVER) else None
+    return (node.target, number) if isinstance(number, (int, float)) and _is_number(number) else None
 
 
 def _is_needless(constant: float, ratio: Fraction, *, times: bool) -> bool:

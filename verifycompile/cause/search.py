@@ -22,7 +22,7 @@ from verifycompile.cause import failures
 from verifycompile.cause.draft import Draft
 from verifycompile.cause.failures import UNFIT, UNKNOWN
 from verifycompile.cause.frontier import Frontier, first_lost, frontier, held_with, reaches
-from verifycompile.cause.kinds import AT_FIRST, Kinds, Stage, arranged, likely, missing, of_places
+from verifycompile.cause.kinds import AT_FIRST, Kinds, Stage, arranged, as_spec, likely, missing, of_places
 from verifycompile.cause.move import Move, Scene, is_derivative
 from verifycompile.cause.subject import OneGraph, Subject
 from verifycompile.cause.trial import Outcome, Trial
@@ -31,7 +31,7 @@ from verifycompile.reduction.search import evaluable
 from verifycompile.torch_interface.elements import real_tensors
 from verifycompile.torch_interface.gradient_marks import noted_owner
 from verifycompile.torch_interface.logs import without_logged_failures
-from verifycompile.torch_interface.model_lines import model_location_of
+from verifycompile.torch_interface.model_lines import caller_of, model_location_of, within_helper
 from verifycompile.torch_interface.threads import one_thread
 from verifycompile.torch_interface.value_names import is_backward
 from verifycompile.witness.comparison import Agreement
@@ -76,7 +76,8 @@ class Cause:
 
     ``node``: where to point; ``moves``: one, or the same change at each node that one source line made. ``texts``: what
     is wrong, and what to do. ``proved``: the outputs that are proved with all changes where that is not all of them.
-    ``unmended``: those that differ then. ``draft``: which of the subject's drafts is changed.
+    ``unmended``: those that differ then. ``draft``: which of the subject's drafts is changed. ``place``: the line to
+    point at where it is another one: of a call of what is right for other callers, or within a helper.
     """
 
     node: torch.fx.Node
@@ -86,6 +87,7 @@ class Cause:
     proved: tuple[str, ...] = ()
     unmended: tuple[str, ...] = ()
     draft: int = 0
+    place: SourceLocation | None = None
 
     @property
     def move(self) -> Move:
@@ -269,7 +271,10 @@ class _Search:
         wanted = _wanted(outcome)
         partial: list[_Step] = []
         to_try = {Stage.NEAR, Stage.MISSING}
+        is_on_the_way = any(not cause.outputs for cause in causes)
         for stage in stages:
+            if stage is Stage.LAST and is_on_the_way:
+                continue  # with a guess before it, what mends many mistakes says nothing
             forward: list[_Step] = []
             changes = self._changes(trial, outcome, wanted, stage, focus)
             for step, after in self._steps(trial, outcome, wanted, changes):
@@ -301,7 +306,8 @@ class _Search:
             if found or self.over:
                 return found
         is_last = focus is None and not partial
-        return self._on_the_way(trial, outcome, causes, None, (arranged,)) if is_last else ()
+        kinds = (arranged,) if causes else (arranged, as_spec)
+        return self._on_the_way(trial, outcome, causes, None, kinds) if is_last else ()
 
     def _in_all_graphs(
         self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], stage: Stage
@@ -493,7 +499,11 @@ class _Search:
         index = self.subject.drafts().index(step.draft)
         draft, mended = self.proved.drafts()[index], tuple(sorted(step.mended))
         node = draft.node(first.node) if first.pointed is None else first.pointed
-        return Cause(node, step.moves, mended, _texts(step.moves, draft), draft=index)
+        with within_helper([draft.node(move.node) for move in step.moves]) as place:
+            message, hint = _texts(step.moves, draft)
+        if place is None and (place := caller_of(node, _of_same_line(node, step.moves, draft))) is not None:
+            hint = f"{hint}, for the call at line {place.line} alone"
+        return Cause(node, step.moves, mended, (message, hint), draft=index, place=place)
 
     def _steps(
         self, trial: Trial, outcome: Outcome, wanted: frozenset[str], changes: Iterable[Change]
@@ -638,6 +648,16 @@ def _texts(moves: tuple[Move, ...], draft: Draft) -> tuple[str, str]:
     more = len(hints) - MAX_HINTS
     told = [*hints[:MAX_HINTS], f"and so at {more} more {'place' if more == 1 else 'places'}"] if more > 0 else hints
     return texts[0][0], "; ".join(told)
+
+
+def _of_same_line(node: torch.fx.Node, moves: Collection[Move], draft: Draft) -> Iterator[torch.fx.Node]:
+    """The other calls of one operator that one line makes, which no move changes."""
+    changed, place = {move.node for move in moves}, model_location_of(node)
+    for other in draft.program.graph.graph.nodes if place is not None else ():
+        if other.target == node.target and other.name not in changed and is_backward(other) == is_backward(node):
+            own = model_location_of(other)
+            if own is not None and place is not None and _place(own) == _place(place):
+                yield other
 
 
 def _place(location: SourceLocation) -> tuple[str, int]:

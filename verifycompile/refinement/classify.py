@@ -15,6 +15,9 @@ from verifycompile.program import Mesh
 from verifycompile.refinement.candidates import infer
 from verifycompile.refinement.placement import Placements, same_value
 
+ARRANGED = "in another arrangement"
+"""How a relation ends that tells of no layout."""
+
 
 class Kind(enum.Enum):
     """The relation of an implementation value to a spec value, best first."""
@@ -68,7 +71,7 @@ class Found:
         if self.kind is Kind.DIFFERENT:
             return f"no relation between the implementation's value and {name}"
         if self.kind is Kind.CLEAN:
-            return f"the implementation holds the elements of {name}, in another arrangement"
+            return f"the implementation holds the elements of {name}, {ARRANGED}"
         return f"the implementation's value is {name}"
 
 

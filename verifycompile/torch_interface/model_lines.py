@@ -7,8 +7,10 @@ were recorded while it ran. It is passed over in favour of the function that cal
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import weakref
+from collections.abc import Generator, Iterable, Sequence
 
 import torch
 import torch.fx
@@ -75,6 +77,48 @@ def helper_location_of(node: torch.fx.Node) -> SourceLocation | None:
     if not frames or model_frame(node, frames) == len(frames) - 1:
         return None
     return located(node, frames, len(frames) - 1)
+
+
+def caller_of(node: torch.fx.Node, alike: Iterable[torch.fx.Node]) -> SourceLocation | None:
+    """The line that calls the function of the node's line, where ``alike``, of the same line, are called by another."""
+    frames, callers = frames_of(node), _callers(node)
+    for other in alike:
+        for depth, (own, theirs) in enumerate(zip(callers, _callers(other), strict=False), 1):
+            if (own.file, own.line) != (theirs.file, theirs.line):
+                return located(node, frames, len(callers) - depth)
+    return None
+
+
+@contextlib.contextmanager
+def within_helper(nodes: Sequence[torch.fx.Node]) -> Generator[SourceLocation | None]:
+    """Lets the line of a helper stand for nodes, other than collectives, that it made for several lines that call it.
+
+    What is wrong for all who call it is wrong there.
+    """
+    frames = [(node, frames_of(node)) for node in nodes]
+    lines = {own[-1] for _, own in frames if own}
+    callers = {(place.file, place.line, place.column) for place in map(model_location_of, nodes) if place is not None}
+    place = helper_location_of(nodes[0])
+    if place is None or len(lines) != 1 or len(callers) < 2 or any(map(is_collective, nodes)):
+        yield None
+        return
+    known = [node.meta.get(_MODEL_FRAME) for node in nodes]
+    for node, own in frames:
+        node.meta[_MODEL_FRAME] = len(own) - 1
+    try:
+        yield place
+    finally:
+        for node, position in zip(nodes, known, strict=True):
+            if position is None:
+                del node.meta[_MODEL_FRAME]
+            else:
+                node.meta[_MODEL_FRAME] = position
+
+
+def _callers(node: torch.fx.Node) -> tuple[SourceLocation, ...]:
+    """The lines that called the function of the node's line, innermost first."""
+    frames = frames_of(node)
+    return frames[: model_frame(node, frames)][::-1] if frames else ()
 
 
 def model_frame(node: torch.fx.Node, frames: tuple[SourceLocation, ...]) -> int:

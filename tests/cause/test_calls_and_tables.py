@@ -1,0 +1,242 @@
+"""Causes in how a line is called, in tables and numbers of a rank, and in what is computed too early or twice."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.distributed._functional_collectives as funcol
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
+
+from tests.support import fake_mesh_world
+from verifycompile import Report, Verdict, verify
+
+Program = Callable[..., Any]
+Placements = Mapping[str, tuple[Placement, ...]]
+ROWS, COLUMNS, WHOLE = (Shard(0),), (Shard(1),), (Replicate(),)
+RANKS = 2
+
+
+class Mistake(NamedTuple):
+    """``program`` of the mesh and of whether it is the wrong one. ``line``: the line that is named; ``hint``: in it."""
+
+    spec: Program
+    program: Callable[[DeviceMesh, bool], Program]
+    inputs: tuple[torch.Tensor, ...]
+    placements: Placements
+    output: tuple[Placement, ...]
+    code: str
+    line: str
+    hint: str
+
+
+def gated(x, gate, up, down):
+    return (F.silu(x @ gate.T) * (x @ up.T)) @ down.T
+
+
+def loaded(mesh, wrong):
+    def part(weight, dim, rank):
+        size = weight.shape[dim] // RANKS
+        return weight.narrow(dim, rank * size, size)
+
+    def program(x, gate, up, down):
+        rank = mesh.get_local_rank()
+        first = part(gate, 0, rank)
+        second = part(up, 0, 0 if wrong else rank)
+        return funcol.all_reduce((F.silu(x @ first.T) * (x @ second.T)) @ part(down, 1, rank).T, "sum", mesh)
+
+    return program
+
+
+def attention(q, k):
+    return torch.einsum("qhd,khd->hqk", q, k).softmax(-1)
+
+
+def exchanged(mesh, wrong):
+    def heads(x):
+        size, count, width = x.shape
+        parts = x.view(size, count // RANKS, RANKS, width).transpose(1, 2)
+        if not wrong:
+            parts = x.view(size, RANKS, count // RANKS, width)
+        return funcol.all_to_all_single(parts.transpose(0, 1).contiguous(), None, None, mesh).flatten(0, 1)
+
+    return lambda q, k: attention(heads(q), heads(k))
+
+
+def sloped(q, k):
+    heads = q.shape[1]
+    slopes = 2.0 ** (-8.0 / heads * torch.arange(1, heads + 1))
+    return (torch.einsum("qhd,khd->hqk", q, k) + slopes[:, None, None]).square()
+
+
+def with_slopes(mesh, wrong):
+    def program(q, k):
+        heads = q.shape[1] if wrong else q.shape[1] * RANKS
+        slopes = 2.0 ** (-8.0 / heads * torch.arange(1, heads + 1))
+        own = slopes if wrong else slopes.chunk(RANKS)[mesh.get_local_rank()]
+        return (torch.einsum("qhd,khd->hqk", q, k) + own[:, None, None]).square()
+
+    return program
+
+
+def experts(x, p, w):
+    return torch.einsum("te,ted->td", p, torch.einsum("ti,eid->ted", x, w))
+
+
+def weighted(mesh, wrong):
+    def program(x, p, w):
+        own = p.chunk(RANKS, 1)[mesh.get_local_rank()]
+        taken = x[:, None] * own[:, :, None] if wrong else x[:, None].expand(-1, own.shape[1], -1)
+        return funcol.all_reduce(torch.einsum("te,ted->td", own, torch.einsum("tei,eid->ted", taken, w)), "sum", mesh)
+
+    return program
+
+
+def rows_of(ids, table):
+    return F.embedding(ids, table)
+
+
+def looked_up(mesh, wrong):
+    def program(ids, table):
+        count = 3 if wrong else table.shape[0]
+        start = mesh.get_local_rank() * count
+        outside = (ids < start) | (ids >= start + count)
+        rows = F.embedding((ids - start).masked_fill(outside, 0), table)
+        return funcol.all_reduce(rows.masked_fill(outside[:, None], 0.0), "sum", mesh)
+
+    return program
+
+
+def loss_of_labelled(logits, labels):
+    return F.cross_entropy(logits, labels, ignore_index=-100)
+
+
+def averaged(mesh, wrong):
+    def program(logits, labels):
+        own = F.cross_entropy(logits, labels, ignore_index=-100, reduction="sum")
+        count = (labels != -100).sum()
+        if wrong:
+            return funcol.all_reduce(own / count, "avg", mesh)
+        return funcol.all_reduce(own, "sum", mesh) / funcol.all_reduce(count, "sum", mesh)
+
+    return program
+
+
+class Normed(nn.Module):
+    def __init__(self, channels, groups):
+        super().__init__()
+        self.groups, self.scale, self.shift = (
+            groups,
+            nn.Parameter(torch.ones(channels)),
+            nn.Parameter(torch.ones(channels)),
+        )
+
+    def forward(self, x):
+        return F.group_norm(x, self.groups, self.scale, self.shift)
+
+
+numbers = torch.empty
+MISTAKES = {
+    "every rank loads the first part": Mistake(
+        gated, loaded, (numbers(2, 4), numbers(6, 4), numbers(6, 4), numbers(4, 6)), {}, WHOLE, "VC104",
+        "second = part(up, 0, 0 if wrong else rank)", "times its length, for the call at line {line} alone (checked)",
+    ),
+    "heads within ranks, in a helper": Mistake(
+        attention, exchanged, (numbers(2, 4, 3), numbers(2, 4, 3)), {"q": ROWS, "k": ROWS}, ROWS, "VC104",
+        "parts = x.view(size, count // RANKS, RANKS, width).transpose(1, 2)",
+        "transpose dimensions 1 and 2 after line {line} (checked)",
+    ),
+    "slopes of the rank's heads": Mistake(
+        sloped, with_slopes, (numbers(5, 2, 3), numbers(5, 2, 3)), {"q": COLUMNS, "k": COLUMNS}, ROWS, "VC117",
+        "slopes = 2.0 ** (-8.0 / heads * torch.arange(1, heads + 1))",
+        "for 4 entries, as the spec does, and take the rank's 2 entries from the rank's coordinate on `x` times 2 on",
+    ),
+    "weights of experts twice": Mistake(
+        experts, weighted, (numbers(3, 4), numbers(3, 4), numbers(2, 4, 5)), {"w": ROWS}, WHOLE, "VC108",
+        "taken = x[:, None] * own[:, :, None] if wrong else x[:, None].expand(-1, own.shape[1], -1)",
+        "use `x[:, None]` in the place of `x[:, None] * own[:, :, None]` at line {line} (checked)",
+    ),
+    "parts of an unpadded vocabulary": Mistake(
+        rows_of, looked_up, (torch.tensor([0, 3, 4, 7]), numbers(4, 3)), {"table": ROWS}, WHOLE, "VC117",
+        "outside = (ids < start) | (ids >= start + count)",
+        "begin at the rank's coordinate on `x` times 4, not times 3 (checked)",
+    ),
+    "means of the ranks' labels": Mistake(
+        loss_of_labelled, averaged, (numbers(3, 5), torch.tensor([0, 1, 2])), {"logits": ROWS, "labels": ROWS}, WHOLE,
+        "VC113", 'return funcol.all_reduce(own / count, "avg", mesh)',
+        "divide by the mean of `count` over `x`: the sum of it over `x`, divided by 2, at line {line} (checked)",
+    ),
+    "groups of all ranks": Mistake(
+        Normed(8, 4), lambda _, wrong: Normed(4, 4 if wrong else 2), (numbers(2, 4, 5),), {"x": COLUMNS}, COLUMNS,
+        "VC114", "return F.group_norm(x, self.groups, self.scale, self.shift)",
+        "pass 2, this rank's share of 4, at line {line} (checked)",
+    ),
+}  # fmt: skip
+
+
+def report_of(mistake: Mistake, *, wrong: bool) -> Report:
+    with fake_mesh_world((RANKS,), ("x",)) as mesh:
+        program = mistake.program(mesh, wrong)
+        return verify(
+            program,
+            mistake.inputs,
+            spec=mistake.spec,
+            mesh=mesh,
+            in_placements=dict(mistake.placements),
+            param_placements={"*": ROWS} if isinstance(program, nn.Module) else {},
+            out_placements={"output.0": mistake.output},
+        )
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_the_right_program_is_verified(name):
+    assert report_of(MISTAKES[name], wrong=False).verdict is Verdict.VERIFIED
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_the_line_the_code_and_the_hint(name):
+    mistake = MISTAKES[name]
+    report = report_of(mistake, wrong=True)
+    assert report.verdict is Verdict.REFUTED, str(report)
+    (finding,) = report.findings
+    place = finding.impl_location
+    assert place is not None
+    assert (finding.code, linecache.getline(place.file, place.line).strip()) == (mistake.code, mistake.line), str(
+        report
+    )
+    assert finding.hint is not None
+    assert mistake.hint.format(line=place.line) in finding.hint
+
+
+def clipped(g, scale):
+    g = g / scale
+    return g * (1.0 / (g.norm() + 1e-6)).clamp(max=1.0)
+
+
+def unscaled(mesh, wrong):
+    def program(g, scale):
+        g = g if wrong else g / scale
+        norm = funcol.all_reduce(g.square().sum(), "sum", mesh).sqrt()
+        g = g * (1.0 / (norm + 1e-6)).clamp(max=1.0)
+        return g / scale if wrong else g
+
+    return program
+
+
+def test_what_is_done_too_late_is_done_before_and_left_out_behind():
+    case = Mistake(clipped, unscaled, (numbers(2, 3), numbers(())), {"g": ROWS}, ROWS, "", "", "")
+    assert report_of(case, wrong=False).verdict is Verdict.VERIFIED
+    late, early = report_of(case, wrong=True).findings
+    together = "(checked, together with the help of the other findings)"
+    assert late.hint is not None
+    assert late.hint.startswith("use `g` in the place of `g / scale` at line ")
+    assert early.hint is not None
+    assert "and use it in the place of `g` at line" in early.hint
+    assert late.hint.endswith(together)
+    assert early.hint.endswith(together)
