@@ -201,6 +201,14 @@ def _of_partial_values() -> None:
     spec, own = pair.values
     assert own.term.operation is LEAF
     assert insert_dim(spec, 0, 2) == reduce_partial(pair.spec.pool, own, (Partial(),), MESH)
+    plane = Mesh((MeshAxis("x", 2), MeshAxis("y", 2)), (0, 1, 2, 3))
+    for placements in ((Partial(), Shard(0)), (Shard(0), Partial())):
+        both = Pair(WHOLE, WHOLE[:2], *placements, mesh=plane)
+        assert both.related == ""
+        whole, part = both.values
+        assert part != shard(whole, placements, plane)  # which takes a summand for the whole
+        assert part.term.operation is LEAF
+        assert part.shape == (2, 2, 2, 2)
     again = Pair(WHOLE, WHOLE, Partial(), times=2)
     assert again.related.endswith("two inputs are `x`, one of them partial")
     relate(pair.spec, pair.own, pair.spec.program.inputs[0], pair.own.program.inputs[0], (Replicate(),))

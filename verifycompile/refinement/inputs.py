@@ -31,9 +31,12 @@ def tensor_inputs(lowering: Lowering) -> dict[tuple[str, str], ProgramInput]:
 
 def unrelated_number(spec: Lowering, implementation: Lowering) -> str | None:
     """A number among the implementation's inputs, no size of a tensor, that another input of the spec is called by."""
-    told, known = dict(_numbers(spec)), _sizes(implementation)
+    numbers, told = list(_numbers(implementation)), dict(_numbers(spec))
+    if not numbers:
+        return None
+    known = _sizes(implementation)
     used = _sizes(spec).union(*(number.free_symbols for number in told.values()))
-    for name, number in _numbers(implementation):
+    for name, number in numbers:
         is_another = number != told[name] if name in told else not number.free_symbols.isdisjoint(used)
         if is_another and not number.free_symbols <= known:
             return name
