@@ -139,8 +139,9 @@ class _Replacement:
     def __init__(self, pool: TermPool, mask: View) -> None:
         self._pool, self._mask = pool, mask
         self._dimensions = {digit[0] for axis in mask.axes for digit in axis if digit[0] != CONSTANT}
-        compared = [(index, place) for index, place in positions_compared(mask) if index.coefficient == 1]
+        compared = [(x, place) for x, place in positions_compared(mask) if x.coefficient == 1 and not is_given(x.term)]
         self._positions = {(index.term, index.axes): place for index, place in compared}
+        """What is given stays, and is what stands for its position instead (``may_look_up``)."""
         self._found: dict[View, View] = {}
 
     def inside(self, view: View, depth: int) -> View:

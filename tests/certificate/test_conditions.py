@@ -187,9 +187,17 @@ SAME: Mapping[ModuleType, Mapping[str, str]] = {
             f"`depth == 0{others}` for `depth == 0 or {_MAY_CHANGE}`": _ONLY_LOOKED_AT
             for others in ("", f" and ({_MAY_CHANGE})")
         },
+        "`is_elementwise(view.term)` for `is_elementwise(view.term) and self._may_hold_index(view.term, depth)`": (
+            _ONLY_LOOKED_AT
+        ),
+        "`all((may_hold(self._pool, index, term, depth) for index, _ in self._positions))` for "
+        "`any((may_hold(self._pool, index, term, depth) for index, _ in self._positions))`": _ONLY_LOOKED_AT,
         "`True` for `factor is not lookup`": "at the mask's position the look-up is the mask, which is one",
     },
-    inputs: {"`shape` for `shape or ()`": "an input that is a tensor has a shape"},
+    inputs: {
+        "`shape` for `shape or ()`": "an input that is a tensor has a shape",
+        "`False` for `not numbers`": _FASTER,
+    },
     sliding: {"`False` for `mask is None`": _FASTER},
     indicator: {
         "`c <= 0` for `c < 0`": "what is zero is a number, of which the sign is not asked",
@@ -244,12 +252,26 @@ def what_is_changed(mutant: Mutant) -> str:
     return mutant.change.partition(": ")[2]
 
 
-@pytest.mark.parametrize("module", CHECKED, ids=lambda module: module.__name__.rpartition(".")[2])
-def test_each_check_and_a_part_of_the_mutants(module: ModuleType) -> None:
+OF_ALL = pytest.mark.parametrize("module", CHECKED, ids=lambda module: module.__name__.rpartition(".")[2])
+
+
+def survivors(module: ModuleType, every: int | None = None) -> list[str]:
+    """Changes that no check finds: of all mutants, or of one in ``every``."""
     checks = tried(CHECKED[module](), module)
     mutants = list(mutants_of(module, FUNCTIONS.get(module, ())))
     same = SAME.get(module, {})
     assert same.keys() - {what_is_changed(mutant) for mutant in mutants} == set()
     mutants = [mutant for mutant in mutants if what_is_changed(mutant) not in same]
-    part = mutants[:: min(PART, len(mutants) // 4)]
-    assert [mutant.change for mutant in part if not found_by(mutant, checks)] == []
+    part = mutants if every is None else mutants[:: min(every, len(mutants) // 4)]
+    return [mutant.change for mutant in part if not found_by(mutant, checks)]
+
+
+@OF_ALL
+def test_each_check_and_a_part_of_the_mutants(module: ModuleType) -> None:
+    assert survivors(module, PART) == []
+
+
+@pytest.mark.sweep
+@OF_ALL
+def test_every_mutant(module: ModuleType) -> None:
+    assert survivors(module) == []

@@ -60,6 +60,10 @@ class Values:
     def leaf(self, name: str) -> View:
         return self.b.pool.leaf(name, (N,), whole=True)
 
+    def computed(self) -> View:
+        """An index that is chosen."""
+        return self.b.pointwise(MAXIMUM, self.index, 0)
+
     def of_rows(self, view: View) -> View:
         return self.b.expand(self.b.unsqueeze(view, 1), (N, N))
 
@@ -103,7 +107,6 @@ def checks() -> Iterator[tuple[str, Check]]:
     yield "may look up", _may_look_up
     yield "given", _is_given
     yield "no sum", _is_no_sum
-    yield "either side", _is_compared_with_either_side
     yield "truths", _has_truths
     yield "element by element", _is_elementwise
     yield "positions", _compares_positions
@@ -163,8 +166,9 @@ def _plain() -> Iterator[tuple[_Made, _Made, _Made]]:
     )
     yield mask, lambda v: v.of_columns(reduce_extreme(v.b.pool, v.mask, [0], "max")), lambda v: v.b.full(1, (N, N))
     chosen: _Made = lambda v: v.chosen  # noqa: E731 - a name for one view
-    yield chosen, lambda v: v.tanh(v.index), lambda v: v.tanh(v.columns)
-    yield chosen, lambda v: v.tanh(v.b.scale(v.index, 3)), lambda v: v.tanh(v.b.scale(v.columns, 3))
+    computed: _Made = lambda v: equal(v.b.pool, v.computed(), v.columns)  # noqa: E731 - a name for one view
+    yield computed, lambda v: v.tanh(v.computed()), lambda v: v.tanh(v.columns)
+    yield computed, lambda v: v.tanh(v.b.scale(v.computed(), 3)), lambda v: v.tanh(v.b.scale(v.columns, 3))
     yield chosen, lambda v: v.looked_up(v.x), lambda v: v.x
     yield chosen, lambda v: v.b.scale(v.looked_up(v.x), 3), lambda v: v.b.scale(v.x, 3)
     yield chosen, lambda v: v.tanh(v.looked_up(v.b.exp(v.x))), lambda v: v.tanh(v.b.exp(v.x))
@@ -221,7 +225,10 @@ def _kept() -> Iterator[tuple[_Made, _Made]]:
     )
     yield lambda v: equal(v.b.pool, v.index, v.b.add(v.columns, 1)), lambda v: v.looked_up(v.x)
     yield causal, lambda v: v.looked_up(v.x)
-    yield lambda v: equal(v.b.pool, v.b.scale(v.index, 2), v.columns), lambda v: v.tanh(v.index)
+    yield chosen, lambda v: v.tanh(v.index)  # what is given stays
+    computed: _Made = lambda v: equal(v.b.pool, v.computed(), v.columns)  # noqa: E731 - a name for one view
+    yield computed, lambda v: v.of_rows(v.b.sum(v.tanh(v.b.mul(v.computed(), v.y)), [1]))
+    yield lambda v: equal(v.b.pool, v.b.scale(v.computed(), 2), v.columns), lambda v: v.tanh(v.computed())
     yield chosen, lambda v: v.of_rows(reduce_extreme(v.b.pool, v.chosen, [1], "min"))
 
 
@@ -282,22 +289,11 @@ def _may_look_up() -> None:
 
 
 def _is_no_sum() -> None:
-    """What is largest over all columns looks up nothing: the index in it is the column that the mask compares it with."""
+    """What is largest over all columns looks up nothing."""
     v = Values()
     signature = Signature(((0, 2), (1, 2)), (0, 1), frozenset({2}))
     largest = apply(v.b.pool, MAXIMUM, (), (v.chosen, v.x), signature)
-    own = Signature(((0, 1), (0, 1)), (0,), frozenset({1}))
-    of_columns = apply(v.b.pool, MAXIMUM, (), (equal(v.b.pool, v.rows, v.columns), v.x), own)
-    assert with_one_for(v.b.pool, v.chosen, largest) == v.of_columns(of_columns)
-
-
-def _is_compared_with_either_side() -> None:
-    """Both sides of a mask may be counters, of which a value holds one alone."""
-    v = Values()
-    few, rows = (v.b.expand(v.b.unsqueeze(v.b.iota(size), dim), (N, 2)) for size, dim in ((2, 0), (N, 1)))
-    mask = equal(v.b.pool, rows, few)
-    assert with_one_for(v.b.pool, mask, v.tanh(few)) == v.tanh(rows)
-    assert with_one_for(v.b.pool, mask, v.tanh(rows)) == v.tanh(few)
+    assert with_one_for(v.b.pool, v.chosen, largest) == largest
 
 
 def _has_truths() -> None:

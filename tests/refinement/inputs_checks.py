@@ -186,7 +186,10 @@ class Pair:
 def _of_values() -> None:
     """The implementation's value is the spec's leaf as placed; there is one leaf, however often it is asked for."""
     part = torch.zeros(2, 2)
-    for mesh, given, placements in ((None, WHOLE, ()), (MESH, WHOLE, (Replicate(),)), (MESH, part, (Shard(0),))):
+    rows = (
+        (None, WHOLE, ()), (None, WHOLE, (Partial(),)), (MESH, WHOLE, (Replicate(),)), (MESH, part, (Shard(0),)),
+    )  # fmt: skip
+    for mesh, given, placements in rows:
         pair = Pair(WHOLE, given, *placements, mesh=mesh, times=2)
         assert pair.related == ""
         spec, own = pair.values
