@@ -196,7 +196,7 @@ def _entries() -> list[Entry]:
     add("MarginRankingLoss", (), lambda: (real(4), positive(4), signs(4)), kwargs=total, twin={"margin": 0.3})
     add("CosineEmbeddingLoss", (), lambda: (real(4, 6), positive(4, 6), signs(4)), kwargs=total, twin={"margin": 0.3})
     add("MultiLabelSoftMarginLoss", (), lambda: (real(4, 6), classes(2, 4, 6).float()), kwargs=total)
-    add("MultiLabelMarginLoss", (), lambda: (real(4, 6), classes(6, 4, 6)), kwargs=total)
+    add("MultiLabelMarginLoss", (), lambda: (real(4, 6), classes(6, 4, 6)), kwargs=total, twin={"reduction": "mean"})
     add("MultiMarginLoss", (), lambda: (real(4, 6), classes(6, 4)), kwargs=total, twin={"margin": 0.3})
     add("NLLLoss", (), lambda: (real(4, 6), classes(6, 4)), kwargs=total, twin={"ignore_index": 2})
     add("NLLLoss2d", (), lambda: (real(4, 6, 2, 3), classes(6, 4, 2, 3)), kwargs=total)

@@ -20,7 +20,9 @@ def rank_1_raises(rank: int) -> None:
     dist.barrier()
 
 
-def rank_1_ends(rank: int) -> int:
+def rank_1_ends(rank: int, collective: bool) -> int:
     if rank == 1:
         os._exit(3)
+    if collective:
+        dist.barrier()
     return rank

@@ -24,7 +24,8 @@ def test_ranks_that_do_not_answer_are_named() -> None:
     assert str(caught.value) == "rank 0: no answer within 0.01 s."
 
 
-def test_a_process_that_ends_is_not_waited_for() -> None:
+@pytest.mark.parametrize("collective", [False, True])
+def test_a_process_that_ends_is_not_waited_for_and_is_named_before_its_peers_errors(collective: bool) -> None:
     with pytest.raises(RankError) as caught:
-        run_on_ranks(rank_1_ends, 2)
+        run_on_ranks(rank_1_ends, 2, collective)
     assert str(caught.value) == "rank 1: its process ended with exit status 3 before `function` returned."

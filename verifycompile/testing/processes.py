@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 import multiprocessing
@@ -82,15 +83,20 @@ def _collected(results: Any, processes: Sequence[BaseProcess], seconds: float) -
             rank, error, value = results.get(timeout=min(left, LAST_WORDS if ended is not None else LOOK))
         except queue.Empty:
             if ended is not None:
-                text = f"its process ended with exit status {processes[ended].exitcode} before `function` returned."
-                raise RankError(ended, text) from None
+                raise _ended(ended, processes[ended]) from None
             if time.monotonic() >= end:
                 raise RankError(absent[0], f"no answer within {seconds:g} s.") from None
             continue
         if error:
-            raise RankError(rank, error)
+            # What a process that ended does to its peers' collectives is not what went wrong.
+            ended = next((other for other in absent if processes[other].exitcode not in (None, 0)), None)
+            raise RankError(rank, error) if ended is None else _ended(ended, processes[ended])
         found[rank] = value
     return [found[rank] for rank in range(len(processes))]
+
+
+def _ended(rank: int, process: BaseProcess) -> RankError:
+    return RankError(rank, f"its process ended with exit status {process.exitcode} before `function` returned.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,5 +122,6 @@ def _run(function: Callable[..., Any], place: _Rank, arguments: tuple[Any, ...],
         results.put((place.rank, traceback.format_exc(), None))
         return
     results.put((place.rank, "", value))
-    dist.barrier()  # the others may still need this rank's store
-    dist.destroy_process_group()
+    with contextlib.suppress(RuntimeError):  # a peer that failed is told by its own words, not by this rank's end
+        dist.barrier()  # the others may still need this rank's store
+        dist.destroy_process_group()
