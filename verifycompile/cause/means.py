@@ -9,7 +9,7 @@ import torch
 import torch.fx
 
 from verifycompile.cause.draft import Draft, DraftError
-from verifycompile.cause.move import Move, Scene, fixed, is_derivative, is_tensor, shape_of
+from verifycompile.cause.move import Move, Scene, fixed, is_derivative, is_floating, is_tensor, shape_of
 from verifycompile.rewrites.operators.loss import SUM
 from verifycompile.rewrites.operators.pointwise_losses import ignored_by_mean
 from verifycompile.torch_interface.value_names import is_backward
@@ -93,15 +93,19 @@ def _counted_on_all(scene: Scene, node: torch.fx.Node, axes: tuple[int, ...], is
 
 
 def _divided_by_all(scene: Scene, node: torch.fx.Node, count: torch.fx.Node, axes: tuple[int, ...]) -> Move:
+    """The mean of the ranks' numbers: of whole numbers, which no collective takes a mean of, their sum divided."""
+    ranks, is_whole = scene.ranks(axes), not is_floating(count)
+
     def apply(draft: Draft) -> None:
         own, value = draft.node(count.name), draft.node(node.name).meta["val"]
-        total = draft.all_reduce(own, "sum", axes)
-        draft.redirect(own, draft.insert(total, aten.div.Tensor, (total, scene.ranks(axes)), value.new_empty(())))
+        total = draft.all_reduce(own, "sum" if is_whole else "avg", axes)
+        mean = draft.insert(total, aten.div.Tensor, (total, ranks), value.new_empty(())) if is_whole else total
+        draft.redirect(own, mean)
 
-    over, number = scene.names(axes), scene.value(count)
+    over, number, line = scene.names(axes), scene.value(count), scene.line(count)
     message = f"{scene.value(node)} divides by {number} of the rank, which is another one on each rank of {over}"
-    mean = f"the mean of {number} over {over}: the sum of it over {over}, divided by {scene.ranks(axes)}"
-    texts = fixed(message, f"divide by {mean}, at {scene.line(node)}")
+    how = f"(sum) after {line}, and divide it by {ranks}" if is_whole else f"(avg) after {line}"
+    texts = fixed(message, f"all-reduce {number} over {over} {how}")
     return Move(("divided by all", axes), node.name, "VC113", texts, apply)
 
 
