@@ -15,7 +15,6 @@ from tests.soundness.composed_pairs import Counts, compared
 from verifycompile.rewrites.parts import bounded_sums
 
 LENGTH = 16
-MESHES = ((2,), (3,), (2, 2), (2, 3))
 aten = torch.ops.aten
 
 
@@ -26,49 +25,32 @@ def test_composed(draw: random.Random) -> None:
     assert difference is None, difference
 
 
-@pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.sweep) for block in range(1, 40))])
-def test_composed_of_seeds(block: int) -> None:
+MESHES = [pytest.param((), 200, id="one device"), *(pytest.param(mesh, 20, id=str(mesh)) for mesh in ((2,), (3,), (2, 2), (2, 3)))]
+"""With collectives among the calls, and what is read from a rank's coordinates; how many compositions are a block."""
+BLOCKS = [0, *(pytest.param(block, marks=pytest.mark.sweep) for block in range(1, 40))]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize(("mesh", "number"), MESHES)
+def test_composed_of_seeds(mesh: tuple[int, ...], number: int, block: int) -> None:
     lowered = 0
-    for seed in range(block * 200, (block + 1) * 200):
-        number, difference = composed(random.Random(seed), LENGTH)
+    for seed in range(block * number, (block + 1) * number):
+        count, difference = composed(random.Random(seed), LENGTH, mesh)
         assert difference is None, (seed, difference)
-        lowered += number
-    assert lowered > 200 * LENGTH / 3
+        lowered += count
+    assert lowered > number * LENGTH / 3
 
 
-@pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.sweep) for block in range(1, 40))])
-@pytest.mark.parametrize("mesh", MESHES, ids=str)
-def test_composed_on_ranks(mesh: tuple[int, ...], block: int) -> None:
-    """Collectives, and what is read from a rank's coordinates, among the calls."""
-    lowered = 0
-    for seed in range(block * 20, (block + 1) * 20):
-        number, difference = composed(random.Random(seed), LENGTH, mesh)
-        assert difference is None, (seed, difference)
-        lowered += number
-    assert lowered > 20 * LENGTH / 3
-
-
-@pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.sweep) for block in range(1, 40))])
-@pytest.mark.parametrize("mesh", MESHES, ids=str)
-def test_what_is_changed_on_ranks_is_another_value(mesh: tuple[int, ...], block: int) -> None:
-    counts = Counts()
-    for seed in range(block * 6, (block + 1) * 6):
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize(("mesh", "number"), MESHES)
+def test_what_is_changed_is_another_value(mesh: tuple[int, ...], number: int, block: int) -> None:
+    counts, seeds = Counts(), number // (3 if mesh else 5)
+    for seed in range(block * seeds, (block + 1) * seeds):
         found, hole = compared(random.Random(seed), LENGTH, mesh=mesh)
         assert hole == "", (seed, hole)
         counts += found
-    assert counts["wrong"] > 2
+    assert counts["wrong"] > seeds / 3
     assert counts["proved"] > 5 * counts["wrong"]
-
-
-@pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.sweep) for block in range(1, 40))])
-def test_what_is_changed_is_another_value(block: int) -> None:
-    counts = Counts()
-    for seed in range(block * 40, (block + 1) * 40):
-        found, hole = compared(random.Random(seed), LENGTH)
-        assert hole == "", (seed, hole)
-        counts += found
-    assert counts["wrong"] > 20
-    assert counts["proved"] > 10 * counts["wrong"]
 
 
 def test_a_gradient_of_another_size_than_its_slice() -> None:
