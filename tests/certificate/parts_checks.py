@@ -17,6 +17,7 @@ from verifycompile.certificate.parts import Cut, Cuts, PartError, Parts, Side
 from verifycompile.certificate.storage import Block, StoredModule
 from verifycompile.ir.algebra import IOTA, elementwise
 from verifycompile.ir.exponential import EXPONENTIAL
+from verifycompile.ir.scalar import ONE
 from verifycompile.ir.term import IndexFact, Term, View
 from verifycompile.lowering.lower import Lowering
 from verifycompile.program import OutputKind, Program, ProgramInput, ProgramOutput, Role
@@ -93,7 +94,7 @@ class Pair:
 def checks() -> Iterator[tuple[str, Check]]:
     """All of them, by name."""
     for check in (
-        _of_cuts, _of_numbers, _of_facts, _of_calls, _of_values_there, _of_random_calls, _of_other_records, _of_numbers_recorded,
+        _of_cuts, _of_numbers, _of_facts, _of_positions_taken, _of_calls, _of_values_there, _of_random_calls, _of_other_records, _of_numbers_recorded,
         _of_splits, _of_blocks, _of_places_in_blocks, _of_calls_that_are_needed, _of_places, _of_parts_alike, _of_parts_as_they_are, _of_what_leaves,
         _of_outputs_that_leave, _of_whole_numbers, _of_constants, _of_no_tensors, _of_no_tensors_at_a_boundary, _of_faults_within, _of_indices,
     ):  # fmt: skip
@@ -139,7 +140,17 @@ def _of_facts() -> None:
     assert (own.operation, own.index_sizes, own.free) == (x.operation, x.index_sizes, x.free)
     assert len({own, x, parts._term_of_part(pool, x, 1)}) == 3
     pool.facts = {x: (IndexFact(None, 4, "x"),)}
-    _raises(lambda: parts._term_of_part(pool, x, 0), "something is known of a value that a part takes")
+    assert parts._term_of_part(pool, x, 0) is own  # of which nothing is known
+
+
+def _of_positions_taken() -> None:
+    """What the spec takes for positions in one part is not what the same names stand for in another."""
+    pair = Pair(chain, X, Y)
+    part = pair.parts.enter(Cut(2, 2, True))
+    pair.pool.taken.add((ONE, pair.value("sin").term, 4, "from the start"))
+    pair.parts.leave(part, ((), ()))
+    pair.parts.enter(Cut(4, 4, True))
+    assert not pair.pool.taken
 
 
 # ------------------------------------------------------------------------------------------------ calls

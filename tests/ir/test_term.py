@@ -93,3 +93,8 @@ def test_what_was_built_before_something_is_learned_is_built_again() -> None:
     assert pool.facts == pool.noted
     assert (len(pool.memo), len(pool.answers)) == (0, 0)
     assert not pool.learn()
+    pool.memo["built"] = counter
+    pool.noted_squares.add(counter.term)
+    assert pool.learn()
+    assert (pool.squares, len(pool.memo)) == ({counter.term}, 0)
+    assert not pool.learn()

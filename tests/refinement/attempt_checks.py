@@ -18,11 +18,12 @@ from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.lemmas.conditions import Check
-from tests.refinement.inputs_checks import MESH, NUMBERS, WHOLE
+from tests.refinement.inputs_checks import MESH, NUMBERS, WHOLE, program
 from verifycompile.ir.term import TermPool
 from verifycompile.program import Mesh, MeshAxis, OutputKind, Program, ProgramInput, ProgramOutput, Role
 from verifycompile.refinement import part_by_part
 from verifycompile.refinement.attempt import Attempt, ClaimError, plain_pool
+from verifycompile.torch_interface.expressions import recorded_number
 
 PART, ROW = torch.zeros(2, 2), torch.zeros(2)
 SHARD, WHOLE_ON_ALL, SUM, MEAN = Shard(0), Replicate(), Partial(), Partial("avg")
@@ -265,9 +266,9 @@ def _of_partial_gradients() -> Iterator[Row]:
 def _of_pools() -> None:
     """Parts and definitions are read where a program says that it has them."""
     made = traced(torch.sin, ALL, ONE)
-    for program in (None, made):
-        assert plain_pool(program).piecewise is None
-        assert not plain_pool(program).definitions
+    for given in (None, made):
+        assert plain_pool(given).piecewise is None
+        assert not plain_pool(given).definitions
     assert plain_pool(dataclasses.replace(made, piecewise=True)).piecewise is not None
     assert plain_pool(dataclasses.replace(made, by_definition=True)).definitions
 
@@ -300,8 +301,8 @@ def _of_numbers() -> None:
     """Outputs that are numbers must be the same; a number is no tensor."""
     for *values, is_right in ((4, 4, True), (4, 3, False), (4, WHOLE, False), (WHOLE, 4, False), (None, None, False)):
         programs = [traced(torch.sin, ALL, ONE) for _ in values]
-        for program, value in zip(programs, values, strict=True):
-            (output,) = program.outputs
+        for made, value in zip(programs, values, strict=True):
+            (output,) = made.outputs
             output.node.meta["val"] = value
         attempt = Attempt(*programs, TermPool())
         for lowering, value in zip((attempt.spec, attempt.implementation), values, strict=True):
@@ -311,6 +312,10 @@ def _of_numbers() -> None:
         with contextlib.nullcontext() if is_right else pytest.raises(ClaimError, match=NONE):
             assert attempt.run() is None
         assert attempt.relations == ({"output.0": "output.0"} if is_right else {})
+    n, m = (recorded_number("SymInt", sympy.Symbol(name, positive=True, integer=True)) for name in "nm")
+    another = "the number `a`, an input of the implementation, is another one in the spec, or none ()"
+    for own, found in ((n, ""), (m, another)):
+        assert said(program({"a": (Role.SIZE, n)}), program({"a": (Role.SIZE, own)})) == found
 
 
 def _of_parts() -> None:

@@ -269,6 +269,8 @@ def _of_parts_of_the_mesh() -> None:
         wrong = f"`o` is a DTensor of shape {list(shape)}, its shards make shape {list(made)}"
         assert _said(returned(WHOLE), dataclasses.replace(own, mesh=two)) == ("" if shape == made else wrong)
     told = {"placements": (Shard(0),), "open_axes": frozenset({1})}
+    number = returned(3, global_shape=(2,), global_stride=(1,), open_axes=frozenset({0}))
+    assert _said(returned(WHOLE), number) == "`o` is a DTensor of shape [2], its shards make shape []"
     alone = returned(torch.zeros(2, 2), global_shape=(2, 2), global_stride=(2, 1), **told)
     assert _said(returned(WHOLE), dataclasses.replace(alone, mesh=None)) == ""
 

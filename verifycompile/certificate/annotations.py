@@ -183,11 +183,9 @@ class Derived:
     def _value_of_call(self, node: torch.fx.Node) -> Any:
         if node.name in self._program.groups:
             return ""  # a group is named where its axes are
-        derived = self._call(node)
-        recorded = node.meta.get("val")
-        known = isinstance(recorded, torch.Tensor) and all(type(number) is int for number in _numbers(recorded))
-        self._compare(node, recorded if known else self._of_record(node), derived)
-        return self._of_record(node) if _is_unknown(derived) else self._one_of_its_kind(derived)
+        derived, recorded = self._call(node), self._of_record(node)
+        self._compare(node, recorded, derived)
+        return recorded if _is_unknown(derived) else self._one_of_its_kind(derived)
 
     def _one_of_its_kind(self, value: Any) -> Any:
         """Of values that no call tells apart, one."""

@@ -261,8 +261,6 @@ class Part:
 
 def _term_of_part(pool: TermPool, term: Term, number: int) -> Term:
     """A term of which is known what is known of ``term``: its operation and its shape."""
-    if pool.facts.get(term) or term in pool.squares:
-        raise PartError("something is known of a value that a part takes")
     return pool.intern(term.operation, (_OF_A_PART, number), (), term.index_sizes, term.free, 0, (), ())
 
 
