@@ -406,6 +406,37 @@ def test_sum_loss_that_is_returned_as_a_mean_is_one_finding(mesh: DeviceMesh) ->
     assert finding.hint == f"multiply `loss` by 2 at line {finding.impl_location.line} (checked)"
 
 
+def accumulated_loss(*divisors: int) -> Callable[..., Any]:
+    def parallel(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
+        def step(x: torch.Tensor, y: torch.Tensor) -> None:
+            loss = torch.zeros(())
+            for divisor, rows, target in zip(divisors, x.chunk(2), y.chunk(2), strict=True):
+                loss = loss + F.mse_loss(model(rows), target) / divisor
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    return parallel
+
+
+@pytest.mark.causes
+@pytest.mark.parametrize("divisor", [2, 4, 8])
+def test_the_divisor_of_losses_that_are_added_is_told_with_their_gradients(divisor: int, mesh: DeviceMesh) -> None:
+    """The factor of each summand is changed with its derivative, which stands behind that of the sum."""
+    report = report_of(accumulated_loss(divisor, divisor), accumulated_loss(2, 2), wrap=DistributedDataParallel)
+    if divisor == 2:
+        assert report.verdict is Verdict.VERIFIED, str(report)
+        return
+    (finding,) = report.findings
+    place = finding.impl_location
+    assert report.verdict is Verdict.REFUTED
+    assert place is not None
+    assert linecache.getline(place.file, place.line).strip() == "loss = loss + F.mse_loss(model(rows), target) / divisor"
+    assert (finding.code, finding.hint) == ("VC103", f"divide by 2 at line {place.line}, not by {divisor} (checked)")
+
+
 SCALED_LOSSES = {
     "scaled": ("leave out the multiplication by 8 at line {}", "loss = F.mse_loss(model(x), y) * 8"),
     "returned": ("divide `output.0` by 8 where it is returned", "return returned.detach()"),

@@ -10,7 +10,7 @@ import torch.fx
 from verifycompile.cause.draft import Draft
 from verifycompile.cause.growth import Growth
 from verifycompile.cause.move import Move, Scene, fixed, shape_of
-from verifycompile.cause.whole_dimensions import LAYOUTS, grown_dim, laid_out
+from verifycompile.cause.whole_dimensions import grown_dim, laid_out, scattered
 from verifycompile.torch_interface.ranks import functional_collectives
 
 aten = torch.ops.aten
@@ -68,12 +68,9 @@ def _scattered_gradients(
     """
     library, found = functional_collectives(), []
     for node in draft.program.graph.graph.nodes:
-        if node.target is library.wait_tensor.default and shape_of(node) == shape_of(own):
-            scatter = node.args[0]
-            if scatter.target is library.reduce_scatter_tensor.default and draft.group_axes(scatter) == axes:
-                first, value = scatter, scatter.all_input_nodes[0]
-                while value.target in LAYOUTS and shape_of(value) != shape_of(whole):
-                    first, value = value, value.all_input_nodes[0]
-                if shape_of(value) == shape_of(whole):
-                    found.append((node, value, first))
+        if node.target is library.reduce_scatter_tensor.default and draft.group_axes(node) == axes:
+            value, _, first = scattered(node)
+            results = [user for user in node.users if user.target is library.wait_tensor.default]
+            if shape_of(value) == shape_of(whole):
+                found += [(result, value, first) for result in results if shape_of(result) == shape_of(own)]
     return found

@@ -193,18 +193,32 @@ def _changed_factors(
 
 
 def _factors_of_loss(scene: Scene) -> dict[torch.fx.Node, torch.fx.Node]:
-    """The factors of the losses at which a step's own backward passes begin -> their derivatives, in the same order."""
+    """The factors of the losses at which a step's own backward passes begin, and of what these are sums of, the last one
+    first -> their derivatives, in the same order.
+    """
     found: dict[torch.fx.Node, torch.fx.Node] = {}
     to_see = [(root, first) for root, firsts in scene.roots.items() for first in firsts]
     while to_see:
-        value, gradient = to_see.pop()
-        if value.target in _SUMS[:1]:
-            to_see += [(summand, gradient) for summand in value.all_input_nodes]
-        same = [user for user in gradient.users if _factor(user) == _factor(value) and user.args[0] is gradient]
-        if _factor(value) is not None and len(same) == 1:
-            found[value] = same[0]
-            to_see.append((value.all_input_nodes[0], same[0]))
+        root, gradient = to_see.pop()
+        values = _summands(root)
+        for factor in filter(None, dict.fromkeys(map(_factor, values))):
+            alike = sorted((value for value in values if _factor(value) == factor), reverse=True)
+            same = [user for user in gradient.users if _factor(user) == factor and user.args[0] is gradient]
+            pairs = list(zip(alike, same, strict=True)) if len(alike) == len(same) else []
+            found.update(pairs)
+            to_see += [(value.all_input_nodes[0], derivative) for value, derivative in pairs]
     return found
+
+
+def _summands(value: torch.fx.Node) -> list[torch.fx.Node]:
+    """What a value is the sum of: itself where it is none."""
+    seen, pending = {value}, [value]
+    while pending:
+        item = pending.pop()
+        if item.target is aten.add.Tensor:
+            pending += {*item.all_input_nodes} - seen
+            seen.update(item.all_input_nodes)
+    return [item for item in seen if item.target is not aten.add.Tensor]
 
 
 def has_derivative(scene: Scene, node: torch.fx.Node) -> bool:

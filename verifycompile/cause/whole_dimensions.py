@@ -155,23 +155,25 @@ def _gathered_along(scene: Scene, source: torch.fx.Node, result: torch.fx.Node, 
 def scattered_along_others(scene: Scene) -> Iterator[Move]:
     """Each value that is reduced and scattered, scattered along another dimension."""
     for node in scene.calls:
-        source = node.args[0] if node.target is functional_collectives().reduce_scatter_tensor.default else None
-        if isinstance(source, torch.fx.Node):
-            whole, own = _scattered(source)
+        if node.target is functional_collectives().reduce_scatter_tensor.default:
+            whole, own, _ = scattered(node)
             for dim in range(len(shape_of(whole))):
                 if dim != own:
                     yield _scattered_along(scene, node, whole, own, dim)
 
 
-def _scattered(source: torch.fx.Node) -> tuple[torch.fx.Node, int]:
-    """What is scattered, and along which dimension: along others than the first its pieces are concatenated before."""
+def scattered(node: torch.fx.Node) -> tuple[torch.fx.Node, int, torch.fx.Node]:
+    """What a call reduces and scatters, along which dimension, and what takes it: the call, or the cut of it whose
+    pieces are concatenated before, where the dimension is not the first one.
+    """
+    source = node.all_input_nodes[0]
     pieces = [piece for piece in source.all_input_nodes if piece.target is operator.getitem]
     cuts = {cut for piece in pieces for cut in piece.all_input_nodes}
     cut = next(iter(cuts)) if source.target is aten.cat.default and len(cuts) == 1 else source
     if cut.target not in (aten.split.Tensor, aten.chunk.default):
-        return source, 0
+        return source, 0, node
     along: Any = cut.args[2] if len(cut.args) > 2 else 0
-    return cut.all_input_nodes[0], along % len(shape_of(source))
+    return cut.all_input_nodes[0], along % len(shape_of(source)), cut
 
 
 def _scattered_along(scene: Scene, node: torch.fx.Node, whole: torch.fx.Node, own: int, dim: int) -> Move:
