@@ -433,7 +433,9 @@ def test_the_divisor_of_losses_that_are_added_is_told_with_their_gradients(divis
     place = finding.impl_location
     assert report.verdict is Verdict.REFUTED
     assert place is not None
-    assert linecache.getline(place.file, place.line).strip() == "loss = loss + F.mse_loss(model(rows), target) / divisor"
+    assert (
+        linecache.getline(place.file, place.line).strip() == "loss = loss + F.mse_loss(model(rows), target) / divisor"
+    )
     assert (finding.code, finding.hint) == ("VC103", f"divide by 2 at line {place.line}, not by {divisor} (checked)")
 
 

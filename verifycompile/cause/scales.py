@@ -193,8 +193,8 @@ def _changed_factors(
 
 
 def _factors_of_loss(scene: Scene) -> dict[torch.fx.Node, torch.fx.Node]:
-    """The factors of the losses at which a step's own backward passes begin, and of what these are sums of, the last one
-    first -> their derivatives, in the same order.
+    """The factors of the losses at which a step's own backward passes begin, and of what these are sums of -> their
+    derivatives, of which the last one comes first.
     """
     found: dict[torch.fx.Node, torch.fx.Node] = {}
     to_see = [(root, first) for root, firsts in scene.roots.items() for first in firsts]
@@ -309,9 +309,7 @@ def _scaled_texts(scene: Scene, node: torch.fx.Node, ratio: Fraction, _: Draft) 
     return f"{value} is {_times(ratio)}", f"{_mended(value, ratio)} at {scene.line(node)}"
 
 
-def _loss_texts(
-    scene: Scene, root: torch.fx.Node, first: torch.fx.Node, ratio: Fraction, _: Draft
-) -> tuple[str, str]:
+def _loss_texts(scene: Scene, root: torch.fx.Node, first: torch.fx.Node, ratio: Fraction, _: Draft) -> tuple[str, str]:
     value = scene.value(root)
     return f"{value} is {_times(ratio)}", f"{_mended(value, ratio)} before its backward pass at {scene.line(first)}"
 

@@ -163,17 +163,16 @@ def scattered_along_others(scene: Scene) -> Iterator[Move]:
 
 
 def scattered(node: torch.fx.Node) -> tuple[torch.fx.Node, int, torch.fx.Node]:
-    """What a call reduces and scatters, along which dimension, and what takes it: the call, or the cut of it whose
-    pieces are concatenated before, where the dimension is not the first one.
+    """What a call reduces and scatters, along which dimension, and what takes it: the call, or the first one that lays
+    it out for the call, where the dimension is not the first one.
     """
-    source = node.all_input_nodes[0]
-    pieces = [piece for piece in source.all_input_nodes if piece.target is operator.getitem]
-    cuts = {cut for piece in pieces for cut in piece.all_input_nodes}
-    cut = next(iter(cuts)) if source.target is aten.cat.default and len(cuts) == 1 else source
-    if cut.target not in (aten.split.Tensor, aten.chunk.default):
-        return source, 0, node
-    along: Any = cut.args[2] if len(cut.args) > 2 else 0
-    return cut.all_input_nodes[0], along % len(shape_of(source)), cut
+    value, first = node.all_input_nodes[0], node
+    found = value, 0, node
+    while value.target in LAYOUTS:
+        first, value = value, value.all_input_nodes[0]
+        dim = grown_dim(node, value) if is_tensor(value) else None
+        found = found if dim is None else (value, dim, first)
+    return found
 
 
 def _scattered_along(scene: Scene, node: torch.fx.Node, whole: torch.fx.Node, own: int, dim: int) -> Move:
