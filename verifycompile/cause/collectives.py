@@ -15,7 +15,9 @@ from verifycompile.cause.draft import Draft
 from verifycompile.cause.move import Move, Scene, computed, fixed, is_floating, shape_of
 from verifycompile.cause.whole_dimensions import laid_out
 from verifycompile.program import OutputKind, ProgramOutput, Role
+from verifycompile.torch_interface.evaluation import is_view
 from verifycompile.torch_interface.gradient_marks import is_written_out, noted_owner
+from verifycompile.torch_interface.model_lines import written_backward_of
 from verifycompile.torch_interface.ranks import functional_collectives
 from verifycompile.torch_interface.value_names import is_backward
 from verifycompile.witness.interpreter import descendants
@@ -56,6 +58,12 @@ def _called_at(scene: Scene, node: torch.fx.Node) -> str:
     is_differentiated = any(item.role is Role.TANGENT for item in scene.draft.program.inputs)
     is_called = is_backward(node) if is_differentiated else "autograd_backward" in node.meta
     return scene.line(node) + (" in its backward pass" if is_called else "")
+
+
+def _written_at(scene: Scene, node: torch.fx.Node) -> str:
+    """The line that says how a collective reduces: that of a user's own backward pass, where it is one's."""
+    place = written_backward_of(node)
+    return _called_at(scene, node) if place is None else f"line {place.line}"
 
 
 def other_groups(scene: Scene) -> Iterator[Move]:
@@ -113,7 +121,7 @@ def other_reductions(scene: Scene) -> Iterator[Move]:
         operation, over = str(node.args[1]), scene.names(scene.draft.group_axes(node)) or "its group"
         for other in (noun for noun in _NOUNS if noun != operation):
             message = f"the collective {_GERUNDS[operation]} over {over}, where the {_NOUNS[other]} is expected"
-            hint = f'use "{other}" in the place of "{operation}" at {_called_at(scene, node)}'
+            hint = f'use "{other}" in the place of "{operation}" at {_written_at(scene, node)}'
             change = functools.partial(_with_reduction, node.name, other)
             yield Move(("reduction", other), node.name, "VC103", fixed(message, hint), change)
 
@@ -320,6 +328,8 @@ def _reduced(
     leaving = () if output is None else output.placements or ()
     is_averaged = operation == "sum" and bool(leaving) and all(leaving[axis] == Partial("avg") for axis in axes)
 
+    taken = _taken_by_user(node)
+
     def apply(draft: Draft) -> None:
         own = draft.node(node.name)
         new: Any = draft.all_reduce(own, operation, axes)
@@ -336,6 +346,8 @@ def _reduced(
         value = scene.value(node)
         state = "a partial sum" if operation == "sum" else "each rank's own"
         message = f"{value} is {state} over {over}; its {_NOUNS[operation]} over all ranks is needed"
+        if taken is not None and (place := written_backward_of(taken)) is not None:
+            return message, f"all-reduce the gradient over {over} ({operation}) before line {place.line} takes it"
         if is_backward(node):
             what = f"the gradient that {scene.line(node)} computes"
             return message, f"all-reduce {what} over {over} ({operation}) in its backward pass"
@@ -344,7 +356,21 @@ def _reduced(
 
     late = output is not None and output.kind is OutputKind.GRADIENT
     code = "VC103" if late and is_averaged else "VC101"
-    return Move(("reduce", operation, axes), node.name, code, texts, apply, is_late=late)
+    return Move(("reduce", operation, axes), node.name, code, texts, apply, is_late=late, pointed=taken)
+
+
+def _taken_by_user(node: torch.fx.Node) -> torch.fx.Node | None:
+    """What takes a gradient that autograd computes first in a ``backward`` of the user's, where something may be added.
+
+    Whether its result is read or not: a sum may have been forgotten there.
+    """
+    seen = [node] if "autograd_backward" in node.meta else []
+    for value in seen:
+        for user in value.users:
+            if written_backward_of(user) is not None:
+                return user
+            seen += [user] if is_view(user.target) and user not in seen else []
+    return None
 
 
 def gradient_hint(scene: Scene, name: str, operation: str, axes: tuple[int, ...]) -> str:

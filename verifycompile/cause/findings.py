@@ -13,7 +13,7 @@ from verifycompile.diagnostics.finding import CAUSE_UNCERTAIN, Finding, Label
 from verifycompile.diagnostics.locate import helper_labels, place_of
 from verifycompile.program import ModuleStyle, SourceLocation
 from verifycompile.refinement.classify import ARRANGED
-from verifycompile.torch_interface.model_lines import helper_location_of
+from verifycompile.torch_interface.model_lines import helper_location_of, written_backward_of
 from verifycompile.torch_interface.value_names import is_backward
 
 CHECKED = "(checked)"
@@ -67,10 +67,10 @@ def with_causes(finding: Finding, causes: Sequence[Cause], told_of: str = "") ->
 def _at_place(finding: Finding, cause: Cause) -> Finding:
     """The finding where the cause points to: the line that calls a function wrongly, or one within a helper."""
     place, other = finding.impl_location, cause.place
-    if other is None or place is None or not _same_line(place, place_of(cause.node)):
+    if other is None or place is None or _same_line(place, other) or not _same_line(place, place_of(cause.node)):
         return finding
     labels = [label for label in finding.labels if not _same_line(label.location, other)]
-    is_within = _same_line(other, helper_location_of(cause.node))
+    is_within = any(_same_line(other, own(cause.node)) for own in (helper_location_of, written_backward_of))
     text = "called here" if is_within else f"`{place.function}`, called there, computes it here"
     return dataclasses.replace(finding, impl_location=other, labels=(Label(place, text), *labels))
 

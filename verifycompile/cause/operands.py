@@ -93,23 +93,23 @@ def other_operands(scene: Scene) -> Iterator[Move]:
 
 
 class _Places:
-    """Where values are computed: equal for what a line computes in several layers, or in several turns of a loop."""
+    """Where values are computed: equal for what an expression computes in several layers, or turns of a loop."""
 
     def __init__(self, order: Iterable[torch.fx.Node]) -> None:
         self._places: dict[torch.fx.Node, tuple[object, int]] = {}
         counts: collections.Counter[object] = collections.Counter()
         for node in order:
             place = model_location_of(node)
-            line: object = node.name if place is None else (place.file, place.line, str(node.target))
+            line: object = node.name if place is None else (place.file, place.line, place.column, str(node.target))
             self._places[node] = line, counts[line]
             counts[line] += 1
 
     def turn(self, node: torch.fx.Node) -> int:
-        """How many calls of the same line there were before."""
+        """How many calls of the same expression there were before."""
         return self._places[node][1]
 
     def relative(self, node: torch.fx.Node, other: torch.fx.Node) -> tuple[object, int]:
-        """The line of ``other``, and how many turns it is away from that of ``node``."""
+        """The expression of ``other``, and how many turns it is away from that of ``node``."""
         line, turn = self._places[other]
         return line, 0 if isinstance(line, str) else turn - self._places[node][1]
 

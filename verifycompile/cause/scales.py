@@ -15,7 +15,7 @@ from torch.distributed.tensor.placement_types import Partial
 
 from verifycompile.capture.merged_ranks import ON_RANK
 from verifycompile.cause.draft import Draft
-from verifycompile.cause.move import Move, Scene, computed, fixed, is_derivative, is_floating
+from verifycompile.cause.move import Move, Scene, computed, fixed, is_derivative, is_floating, shape_of
 from verifycompile.program import OutputKind, Program, Role
 from verifycompile.torch_interface.evaluation import is_view
 from verifycompile.torch_interface.gradient_marks import is_written_out
@@ -169,7 +169,7 @@ def _changed_factors(
     be one of ``lacking``, which the spec has oftener, where they scale a loss.
     """
     of_loss = _factors_of_loss(scene)
-    derivatives = frozenset(of_loss.values())
+    derivatives = frozenset(of_loss.values()) | _made_by_autograd(scene)
     for node in reversed(scene.calls):
         if node.target not in (*_TIMES, *_OVER) or not _is_number(node.args[1]) or not is_floating(node):
             continue
@@ -179,9 +179,9 @@ def _changed_factors(
         if constant == 0 or not isinstance(source, torch.fx.Node) or node in derivatives:
             continue
         wanted = [1.0, *(float(number) for target, number in lacking if target is node.target and node in of_loss)]
-        undone = [_fraction(number / constant if node.target in _TIMES else constant / number) for number in wanted]
-        usual = [*_usual(scene, node), *(undone if _factor(node) in surplus else ())]
-        for ratio in found or dict.fromkeys(filter(None, usual)):
+        undone = [number / constant if node.target in _TIMES else constant / number for number in wanted]
+        undone = [_fraction(number) or Fraction(number) for number in undone if _factor(node) in surplus]
+        for ratio in found or dict.fromkeys((*_usual(scene, node), *undone)):
             needless = _is_needless(constant, ratio, times=node.target in _TIMES)
             texts = functools.partial(_factor_texts, scene, node, ratio)
             names = [node.name, *_derived(scene, node)]
@@ -221,10 +221,23 @@ def _summands(value: torch.fx.Node) -> list[torch.fx.Node]:
     return [item for item in seen if item.target is not aten.add.Tensor]
 
 
+def _made_by_autograd(scene: Scene) -> frozenset[torch.fx.Node]:
+    """What a step's own backward passes compute where they are not recorded as such: behind their first gradients, at
+    the same lines.
+    """
+    firsts = {_place(first): first for firsts in scene.roots.values() for first in firsts}
+    found = [(node, firsts.get(place)) for node in scene.calls if (place := _place(node)) is not None]
+    return frozenset(node for node, first in found if first is not None and first < node)
+
+
+def _place(node: torch.fx.Node) -> tuple[str, int] | None:
+    place = model_location_of(node)
+    return None if place is None else (place.file, place.line)
+
+
 def has_derivative(scene: Scene, node: torch.fx.Node) -> bool:
     """Whether a change of the value in the source would change gradients that the captured program computes."""
-    place = model_location_of(node)
-    of_line = place is not None and (place.file, place.line) in scene.lines_of_backward
+    of_line = _place(node) in scene.lines_of_backward
     return not is_backward(node) and (of_line or node in scene.differentiated)
 
 
@@ -333,9 +346,10 @@ def _are_neighbours(node: torch.fx.Node, other: torch.fx.Node) -> bool:
 
 
 def _broadcasts(factor: torch.fx.Node, value: torch.fx.Node) -> bool:
-    own, other = factor.meta["val"].shape, value.meta["val"].shape
-    fits = len(own) == len(other) and all(size in (1, whole) for size, whole in zip(own, other, strict=True))
-    return fits and is_floating(factor)
+    if not is_floating(factor):
+        return False
+    own, other = shape_of(factor), shape_of(value)
+    return len(own) == len(other) and all(size in (1, whole) for size, whole in zip(own, other, strict=True))
 
 
 def _with_missing_factor(
@@ -420,7 +434,9 @@ def _is_number(value: object) -> bool:
 
 def _times(ratio: Fraction) -> str:
     """What a value is that has to be multiplied by ``ratio``."""
-    return f"{1 / ratio} times too large" if ratio < 1 else f"{ratio} times too small"
+    number = 1 / ratio if ratio < 1 else ratio
+    shown = str(number) if number.denominator <= _LARGEST_DENOMINATOR else _number(float(number))
+    return f"{shown} times too {'large' if ratio < 1 else 'small'}"
 
 
 def _mended(value: str, ratio: Fraction) -> str:

@@ -31,7 +31,13 @@ from verifycompile.reduction.search import evaluable
 from verifycompile.torch_interface.elements import real_tensors
 from verifycompile.torch_interface.gradient_marks import noted_owner
 from verifycompile.torch_interface.logs import without_logged_failures
-from verifycompile.torch_interface.model_lines import caller_of, model_location_of, within_helper
+from verifycompile.torch_interface.model_lines import (
+    caller_of,
+    model_location_of,
+    only_caller_of,
+    within_helper,
+    written_backward_of,
+)
 from verifycompile.torch_interface.threads import one_thread
 from verifycompile.torch_interface.value_names import is_backward
 from verifycompile.witness.comparison import Agreement
@@ -60,6 +66,11 @@ MAX_ELEMENTS = 5_000_000
 
 _SHARE_OF_FEW = 4
 """Nodes are few where this many times as many are in all graphs."""
+
+_OF_CALLERS = frozenset({"drop", "leave out"})
+"""Kinds of changes of what a function does for one caller, and not for others."""
+_OF_BODIES = frozenset({"reduction", "scattered along"})
+"""Kinds of changes of what the body of a function says, not the line that calls it."""
 
 LARGE = 300_000
 """From so many elements on, changes where the spec is left first are tried before all others."""
@@ -501,8 +512,12 @@ class _Search:
         node = draft.node(first.node) if first.pointed is None else first.pointed
         with within_helper([draft.node(move.node) for move in step.moves]) as place:
             message, hint = _texts(step.moves, draft)
-        if place is None and (place := caller_of(node, _of_same_line(node, step.moves, draft))) is not None:
-            hint = f"{hint}, for the call at line {place.line} alone"
+        if place is None:
+            place = caller_of(node, _of_same_line(node, step.moves, draft))
+            place = only_caller_of(node) if place is None and first.kind[0] in _OF_CALLERS else place
+            hint = hint if place is None else f"{hint}, for the call at line {place.line} alone"
+        if place is None and (first.pointed is not None or first.kind[0] in _OF_BODIES):
+            place = written_backward_of(node)
         return Cause(node, step.moves, mended, (message, hint), draft=index, place=place)
 
     def _steps(

@@ -16,6 +16,7 @@ from verifycompile.cause.draft import Draft, DraftError, Grown, called
 from verifycompile.cause.failures import UNFIT
 from verifycompile.cause.move import Move, Scene, fixed, is_floating, is_tensor, shape_of, views
 from verifycompile.refinement.own_part import dimensions_read_whole
+from verifycompile.torch_interface.evaluation import is_view
 from verifycompile.torch_interface.ranks import functional_collectives
 from verifycompile.witness.inputs import tangent_inputs
 from verifycompile.witness.interpreter import ancestors, descendants
@@ -238,6 +239,8 @@ def _whole_inputs(scene: Scene, dims: Mapping[str, int], axis: int) -> Move:
     over, names = scene.names((axis,)), " and ".join(scene.value(scene.draft.node(name)) for name in dims)
     along = " and ".join(str(dim) for dim in dict.fromkeys(dims.values()))
     read = next(node for node in scene.order if not dims.keys().isdisjoint(one.name for one in node.all_input_nodes))
+    while is_view(read.target) and (later := next((node for node in scene.order if node in read.users), None)):
+        read = later
     message = f"{scene.value(read)} is computed of each rank's part of {names}, where it needs the whole"
     hint = f"gather {names} over {over} along dimension {along} before {scene.value(read)}, and take the rank's part of"
     texts = fixed(message, f"{hint} what is computed of the whole")

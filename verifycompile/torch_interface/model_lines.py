@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import weakref
 from collections.abc import Generator, Iterable, Sequence
 
@@ -35,6 +36,7 @@ _MODEL_FRAME = "model_frame"
 """Of a node, the position of the frame that stands for it, where the graph alone does not tell."""
 
 _LAMBDA = "<lambda>"
+_BACKWARD = "backward"
 
 Function = tuple[str, int]
 """A function: its file and the first line of its definition."""
@@ -79,6 +81,18 @@ def helper_location_of(node: torch.fx.Node) -> SourceLocation | None:
     return located(node, frames, len(frames) - 1)
 
 
+def written_backward_of(node: torch.fx.Node) -> SourceLocation | None:
+    """The line of a user's own ``backward`` that made a node, where it is in the file of the line that is passed over
+    it: what that file writes for itself may be wrong there, which is no library's helper.
+    """
+    frames = frames_of(node)
+    for position in range(len(frames) - 1, 0, -1):
+        frame = frames[position]
+        if frame.function == _BACKWARD and _is_method(frame) and frame.file == frames[position - 1].file:
+            return located(node, frames, position)
+    return None
+
+
 def caller_of(node: torch.fx.Node, alike: Iterable[torch.fx.Node]) -> SourceLocation | None:
     """The line that calls the function of the node's line, where ``alike``, of the same line, are called by another."""
     frames, callers = frames_of(node), _callers(node)
@@ -87,6 +101,24 @@ def caller_of(node: torch.fx.Node, alike: Iterable[torch.fx.Node]) -> SourceLoca
             if (own.file, own.line) != (theirs.file, theirs.line):
                 return located(node, frames, len(callers) - depth)
     return None
+
+
+def only_caller_of(node: torch.fx.Node) -> SourceLocation | None:
+    """The line that calls the function of the node's line, where calls at other lines do not make what it makes."""
+    frames, callers = frames_of(node), _callers(node)
+    function = _function(frames[len(callers)]) if callers else None
+    if function is None:
+        return None
+    making: set[tuple[str, int]] = set()
+    calling: set[tuple[str, int]] = set()
+    for other in node.graph.nodes:
+        theirs = frames_of(other)
+        for outer, inner in itertools.pairwise(theirs):
+            if _function(inner) == function:
+                calling.add((outer.file, outer.line))
+                is_alike = (inner.file, inner.line) == (frames[len(callers)].file, frames[len(callers)].line)
+                making |= {(outer.file, outer.line)} if is_alike and other.target == node.target else set()
+    return located(node, frames, len(callers) - 1) if len(making) == 1 < len(calling) else None
 
 
 @contextlib.contextmanager
