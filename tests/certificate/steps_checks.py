@@ -18,6 +18,8 @@ from verifycompile.certificate import lemma_steps
 from verifycompile.certificate.lemma_steps import LemmaSteps, steps_from_data
 from verifycompile.certificate.recording import Recording, WrittenSteps
 from verifycompile.certificate.storage import StorageError
+from verifycompile.ir.algebra import elementwise, multiply_views
+from verifycompile.ir.exponential import EXPONENTIAL
 from verifycompile.ir.relabel import select
 from verifycompile.ir.scalar import ONE
 from verifycompile.ir.term import TermPool, View
@@ -173,6 +175,9 @@ def _of_views() -> None:
     assert view([size, "one", None, [], [size]], ()) == pool.constant(symbol, (symbol,))
     operand = [1, "term", text, axes, None]
     assert view([2, "made", ["combine", operand, operand], [], None], (4, 3)) == x.scaled(ONE * 4)
+    masked = elementwise(pool, EXPONENTIAL, (), [multiply_views(pool, mask := pool.leaf("m", (4, 3), indicator=True), x)])
+    operands = [[1, "term", rules.digests.of(value.term), axes, None] for value in (mask, masked)]
+    assert view([1, "made", ["beside", *operands], [], None], (4, 3)) == elementwise(pool, EXPONENTIAL, (), [x])
     missing = [1, "term", "0" * 16, axes, None]
     for wrong in (missing, [1, "term", text, axes[:1], None], [1, "made", ["tan", operand], [], None]):
         found = ""

@@ -21,8 +21,7 @@ import verifycompile
 from tests.programs import llama, mlp
 from tests.programs.captured import capture
 from tests.programs.case import Case
-from tests.programs.forms import attention
-from tests.programs.test_forms import judged
+from tests.programs.test_forms import FORMS, judged
 from tests.refinement.test_dynamic_sizes import dynamic
 from tests.soundness.plain import reduce_out, verify_functions
 from tests.support import fake_mesh_world
@@ -107,13 +106,46 @@ def test_what_was_proved_holds(name: str) -> None:
         assert json.loads(json.dumps(written)) == again.data[side]
 
 
-def test_a_slice_that_starts_where_the_rank_says() -> None:
-    """Its place in memory is another one on each rank."""
-    (form,) = (form for form in attention.FORMS if form.name == "attention-halves-gqa-replicated-4")
+FURTHER = (
+    ("attention-halves-gqa-replicated-4", "a slice that starts where the rank says lies elsewhere on each rank"),
+    ("token-shift-gate-2", "gradients flow back from what ranks return that run different graphs"),
+    ("decoder-caches-2", "a gradient flows back from what is written into a cache"),
+)
+
+
+@pytest.mark.parametrize(("name", "what"), FURTHER)
+def test_what_was_proved_of_forms_holds(name: str, what: str) -> None:
+    """``what`` is particular to it."""
+    (form,) = (form for form in FORMS if form.name == name)
     report, _ = judged(form, "")
     assert report.certificate is not None
     found = check_certificate(report.certificate)
     assert found, str(found)
+
+
+class Sines(torch.nn.Module):
+    """Ranks run different graphs; ``cut``: no gradient flows back on the second one."""
+
+    def __init__(self, rank: int, cut: bool) -> None:
+        super().__init__()
+        self.rank, self.cut = rank, cut
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = torch.sin(x) if self.rank else torch.sin(x) * 1
+        return found.detach() if self.rank and self.cut else found
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_gradients_that_flow_back_from_what_each_rank_returns(cut: bool) -> None:
+    with fake_mesh_world((2,), ("x",)) as mesh:
+        build = lambda: Sines(mesh.get_local_rank(), cut)  # noqa: E731 - as users write it
+        given = {"spec": Sines(0, cut=False), "build": build, "in_placements": {"x": (Replicate(),)}}
+        report = verifycompile.verify(build(), (torch.randn(4, 3, requires_grad=True),), mesh=mesh, **given)
+    if cut:
+        assert [finding.code for finding in report.findings] == ["VC111"]
+        return
+    assert report.certificate is not None
+    assert check_certificate(report.certificate)
 
 
 def test_a_long_one_is_packed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 import torch
 import z3
+from torch.distributed.tensor import Replicate
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.certificate.test_certificate import content, get_at, leaves, of_case, sealed, set_at
 from tests.programs import mlp
 from tests.programs.forms import vocabulary
 from tests.programs.test_forms import judged
+from tests.soundness.plain import verify_functions
 from verifycompile.certificate import CertificateCheck, check_certificate
 from verifycompile.certificate.making import _Proof
 from verifycompile.certificate.parts import NO_CUTS
@@ -430,6 +432,29 @@ def test_views_that_no_step_needs() -> None:
     data = with_steps()
     data["views"].append(data["views"][0])
     assert _rejected(data) == "it holds a view that no step needs"
+
+
+def test_a_value_that_is_made_of_others() -> None:
+    """Of a gradient at places of a flat table: what stands beside a mask is made again, and no other value is taken for it."""
+
+    def taken(codes: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        return table.flatten()[(codes * 4)[:, None] + torch.arange(4)].tanh()
+
+    given = torch.randint(4, (3,)), torch.randn(5, 4, requires_grad=True)
+    whole = {"a": (Replicate(),), "b": (Replicate(),)}
+    report = verify_functions(taken, lambda mesh, codes, table: taken(codes, table), given, in_placements=whole)
+    assert report.certificate is not None
+    data = json.loads(report.certificate.to_json())
+    found = check_certificate(sealed(data))
+    assert found, str(found)
+    made = [number for number, view in enumerate(data["views"]) if view[1] == "made" and view[2][0] == "beside"]
+    assert made
+    for number in made:
+        name, mask, value = data["views"][number][2]
+        for operands in ((value, mask), (mask, mask), (value, value)):
+            views = [*data["views"]]
+            views[number] = ["1", "made", [name, *operands], [], None]
+            assert _rejected({**data, "views": views}).startswith("its step by ")
 
 
 def test_families_that_were_not_used() -> None:

@@ -52,14 +52,14 @@ ON_RANK = " on rank "
 class MergedRanks:
     """``held``: output of the spec -> the node that holds it on each rank, by position in the mesh.
 
-    ``without_gradient``: forward outputs from which no gradient flows back on some rank.
+    ``flows``: whether a gradient flows back from an output on every rank; None where that is not known.
     ``further``: what some rank returns or writes to and must have a counterpart, without its layout.
     """
 
     program: Program
     held: Mapping[str, Mapping[int, torch.fx.Node]]
     required: Mapping[str, Placements | None]
-    without_gradient: frozenset[str] = frozenset()
+    flows: Mapping[str, bool | None]
     further: tuple[ProgramOutput, ...] = ()
 
 
@@ -108,8 +108,8 @@ def with_outputs(
             spec_outputs.append(dataclasses.replace(output, name=name))
             # Where the layout was asked for, a permutation of the elements will not do: () requires equality.
             exact = None if merged.required[output.name] is None else ()
-            requires_grad = False if output.name in merged.without_gradient else None
-            outputs.append(ProgramOutput(node, output.kind, name, output.index, exact, requires_grad=requires_grad))
+            flows = merged.flows.get(output.name)
+            outputs.append(ProgramOutput(node, output.kind, name, output.index, exact, requires_grad=flows))
     names = {output.name for output in spec.outputs}
     outputs.extend(further for further in merged.further if further.name not in names)
     return (
@@ -189,8 +189,10 @@ class _Merger:
                 self._local(step)
         held: dict[str, dict[int, torch.fx.Node]] = {}
         required: dict[str, Placements | None] = {}
+        said_of: dict[str, set[bool | None]] = {}
         for position, own in enumerate(self.ranks):
             for output in own.outputs:
+                said_of.setdefault(output.name, set()).add(output.requires_grad)
                 held.setdefault(output.name, {})[position] = self._value(position, output.node)
                 first = required.setdefault(output.name, output.placements)
                 if first != output.placements:
@@ -211,10 +213,8 @@ class _Merger:
             ),
             seconds=sum(own.seconds for own in self.ranks),
         )
-        without_gradient = frozenset(
-            output.name for own in self.ranks for output in own.outputs if output.requires_grad is False
-        )
-        return MergedRanks(program, held, required, without_gradient, tuple(self._further(held)))
+        flows = {name: False if False in said else None if None in said else True for name, said in said_of.items()}
+        return MergedRanks(program, held, required, flows, tuple(self._further(held)))
 
     def _note_holders(self) -> None:
         for position, own in enumerate(self.ranks):

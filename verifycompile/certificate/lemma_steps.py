@@ -31,6 +31,7 @@ from verifycompile.torch_interface.expressions import expression_from_data
 
 _LEMMAS = {lemma.code: lemma for lemma in TABLE}
 
+_PARTS = "verifycompile.rewrites.parts"
 _FUNCTIONS = {
     "VL26": ("similar", "sum_similar"),
     "VL48": ("padded_pieces", "sum_padded"),
@@ -46,8 +47,9 @@ MADE: dict[str, Callable[..., View]] = {
     "not": negate,
     "combine": lambda pool, *parts: combine(pool, parts),
     "contract": multiply_views,
+    "beside": lambda *given: importlib.import_module(f"{_PARTS}.beside_masks").with_one_for(*given),
 }
-"""Terms without bound indices that a step may make of others, by their operation."""
+"""Values that a step may make of others: by an operation without bound indices, and what one is beside a mask."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +128,7 @@ class LemmaSteps:
         if not isinstance(rest, tuple) or step.matched or step.values or step.numbers or step.indices or step.each:
             raise StorageError("a lemma that is a function is applied to all summands")
         file, name = _FUNCTIONS[step.lemma]
-        function = getattr(importlib.import_module(f"verifycompile.rewrites.parts.{file}"), name)
+        function = getattr(importlib.import_module(f"{_PARTS}.{file}"), name)
         result = function(pool, views, rest)
         return None if result is None else list(result)
 

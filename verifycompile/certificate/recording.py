@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -79,7 +79,10 @@ class WrittenSteps(LemmaSteps):
         """Write a step down, which is needed for the first time."""
         proposal, matched = self._recording.found[position]
         given = proposal.substitution
-        values = {name: self._factors(pool, factors, shape) for name, factors in given.values.items()}
+        beside = dict(self._made_beside(pool, proposal, shape))
+        values = {
+            name: beside.get(name) or self._factors(pool, factors, shape) for name, factors in given.values.items()
+        }
         each = {name: [self._factors(pool, part, shape) for part in parts] for name, parts in given.each.items()}
         step = LemmaStep(
             pool.place, proposal.lemma.code, position, matched, values,
@@ -99,6 +102,17 @@ class WrittenSteps(LemmaSteps):
             self._numbers[text] = len(self.views)
             self.views.append(written)
         return self._numbers[text]
+
+    def _made_beside(
+        self, pool: TermPool, proposal: Proposal, shape: tuple[Size, ...]
+    ) -> Iterator[tuple[str, list[Any]]]:
+        """What a guard says that a value is beside a mask, which nothing else may hold: it is made again."""
+        for kind, *names in proposal.lemma.guards:
+            given = [proposal.substitution.values.get(str(name), ()) for name in names]
+            if kind == "beside" and all(len(factors) == 1 for factors in given):
+                (mask,), (value,), _ = given
+                operands = [self._written(pool, view, shape) for view in (mask, value)]
+                yield str(names[-1]), [["1", "made", ["beside", *operands], [], None]]
 
     def _factors(self, pool: TermPool, factors: Factors, shape: tuple[Size, ...]) -> list[Any]:
         return [self._written(pool, view, shape) for view in factors]

@@ -70,7 +70,7 @@ class Flat:
     ``index``: position of the argument or result in the Dynamo graph that ``origin`` speaks of; -1 for OTHER.
     ``node`` is None for a returned None, and for an object that a graph break hands on, which ``text`` shows then.
     ``layout``: for the local part of a DTensor. ``text``: torch's description.
-    ``requires_grad``: of a result, whether a gradient flows back from it.
+    ``requires_grad``: of a result, whether a gradient flows back from it; None of all else.
     """
 
     node: torch.fx.Node | None
@@ -79,7 +79,7 @@ class Flat:
     index: int
     layout: Layout | None = None
     text: str = ""
-    requires_grad: bool = False
+    requires_grad: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,7 +242,7 @@ def _output(node: Any, descriptor: Any, layout: Layout | None, requires_grad: Se
         return Flat(None, Origin.OTHER, Part.OTHER, -1, text=repr(node))
     base, part = _part(descriptor)
     origin, index = _result(base)
-    has_gradient = origin is Origin.RESULT and requires_grad[index]
+    has_gradient = requires_grad[index] if origin is Origin.RESULT else None
     return Flat(node, origin, part, index, layout, descriptor.expr(), has_gradient)
 
 
