@@ -133,3 +133,19 @@ def embedding_bag_backward(
         raise UnsupportedError(UNSUPPORTED, "a gradient of bags from other notes than the forward operator's")
     amounts = _weights(b, indices, offsets, num_weights, mode, per_sample_weights, padding_idx)
     return b.contraction("n l v, n d -> v d", amounts, grad)
+
+
+@operator(aten._embedding_bag_per_sample_weights_backward.default)
+def embedding_bag_weights_backward(
+    b: Builder, grad: View, weight: View, indices: View, offsets: View, offset2bag: View, mode: int, padding_idx: int
+) -> View:
+    require_real(b, "grad", "weight")
+    if mode != SUM:
+        raise UnsupportedError(UNSUPPORTED, f"a gradient of the weights of bags reduced by mode={mode}")
+    if offset2bag != _kept(b, b.dtype_of("weight"), indices, offsets, mode, padding_idx)[0]:
+        raise UnsupportedError(UNSUPPORTED, "a gradient of bags from other notes than the forward operator's")
+    lookup = _weights(b, indices, offsets, b.shape(weight)[0], mode, None, padding_idx)
+    products = b.contraction("n l d, n d -> n l", b.contraction("n l v, v d -> n l d", lookup, weight), grad)
+    if _length(b, indices, offsets) is None:
+        return b.contraction("n i -> i", products)
+    return b.reshape(products, b.shape(indices))

@@ -24,6 +24,7 @@ BAGS = (
     aten._embedding_bag.default,
     aten._embedding_bag_forward_only.default,
     aten._embedding_bag_backward.default,
+    aten._embedding_bag_per_sample_weights_backward.default,
 )
 LENGTH, COUNT, ROWS = 5, 3, 6
 OFFSETS = torch.arange(0, LENGTH * COUNT, LENGTH)
@@ -36,6 +37,7 @@ OPTIONS = [
     (torch.float32, 0, False, -1),
     (torch.float64, 1, False, -1),
     (torch.float64, 0, True, -1),
+    (torch.float32, 0, True, -1),
     (torch.float64, 0, False, 2),
     (torch.float32, 0, True, 2),
 ]
@@ -110,12 +112,44 @@ def test_backward(options: tuple[Any, ...], offsets: torch.Tensor) -> None:
     assert_same(evaluator.view(view), call.run()[0], "gradient")
 
 
+def backward_of_weights(options: tuple[Any, ...], offsets: torch.Tensor) -> tuple[Sample, list[View], TermPool]:
+    """The gradient of the places' weights, with the bag of each index as the forward operator notes it."""
+    dtype, mode, _, padding = options
+    sample, pool = forward(*options, offsets=offsets), TermPool()
+    call = Sample(
+        BAGS[3], (real(COUNT, 4).to(dtype), real(ROWS, 4).to(dtype), INDICES, offsets, sample.run()[1], mode, padding)
+    )
+    given = values(pool, call)
+    operands = [*given[1:4], leaf(pool, 9, sample.tensors[3])]
+    note = lower_call(sample, operands, sample.recorded(), pool=pool)[1]
+    assert note is not None
+    return call, [*given[:4], note], pool
+
+
+@pytest.mark.parametrize("offsets", [OFFSETS, *GIVEN], ids=["computed", "given", "uneven", "empty"])
+@pytest.mark.parametrize("options", [o for o in OPTIONS if o[2]], ids=str)
+def test_backward_of_weights(options: tuple[Any, ...], offsets: torch.Tensor) -> None:
+    call, given, pool = backward_of_weights(options, offsets)
+    (view,) = lower_call(call, given, call.recorded(), pool=pool)
+    assert view is not None
+    found = Evaluator({leaf_name(k): t for k, t in enumerate(call.tensors)}).view(view)
+    assert_same(found, call.run()[0], "gradient of the weights")
+
+
 def test_notes_of_another_call_are_refused() -> None:
-    call, given, pool = backward(OPTIONS[0])
-    other = [*given[:4], leaf(pool, 4, call.tensors[4]), *given[5:]]
+    for call, given, pool in (backward(OPTIONS[0]), backward_of_weights(OPTIONS[3], OFFSETS)):
+        other = [*given[:4], leaf(pool, 4, call.tensors[4]), *given[5:]]
+        with pytest.raises(RefusedError) as refused:
+            lower_call(call, other, call.recorded(), pool=pool)
+        assert str(refused.value) == "VC202 a gradient of bags from other notes than the forward operator's"
+
+
+def test_a_mean_has_no_gradient_of_weights() -> None:
+    call, given, pool = backward_of_weights(OPTIONS[3], OFFSETS)
+    mean = Sample(call.target, (*call.args[:5], 1, -1))
     with pytest.raises(RefusedError) as refused:
-        lower_call(call, other, call.recorded(), pool=pool)
-    assert str(refused.value) == "VC202 a gradient of bags from other notes than the forward operator's"
+        lower_call(mean, given, call.recorded(), pool=pool)
+    assert str(refused.value) == "VC202 a gradient of the weights of bags reduced by mode=1"
 
 
 @pytest.mark.parametrize(

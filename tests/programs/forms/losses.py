@@ -75,6 +75,12 @@ def hinge(prediction: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.clamp(1 - prediction * y, min=0).mean()
 
 
+def weighted_bags(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Rows of a table under weights of their own, as in a memory that is looked up by keys."""
+    table, places = y.new_tensor([[1.0, 2.0, -1.0], [0.5, 0.0, 3.0], [-2.0, 1.0, 1.0]]), y.argsort(-1)
+    return (F.embedding_bag(places, table, mode="sum", per_sample_weights=logits.softmax(-1)) - y).square().mean()
+
+
 def cosine(prediction: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return (1 - F.cosine_similarity(prediction, y, dim=-1)).mean()
 
@@ -311,6 +317,7 @@ FORMS: tuple[Form, ...] = (
     over_dp("hinge", 2, hinge, real_targets),
     over_dp("soft-targets", 4, soft_targets, real_targets),
     over_dp("kl", 2, kl, real_targets),
+    over_dp("weighted-bags", 2, weighted_bags, real_targets),
     *(masked(style, ranks) for style, ranks in (("sum", 2), ("none", 4), ("mask", 2), ("float", 2))),
     weighted(2),
     contrastive(2),
