@@ -81,6 +81,14 @@ def _in_window(pool: TermPool, view: View) -> View | None:
     return substitute(moved, {**digits, dim: view.axes[fresh]}, view.shape)
 
 
+def like(pool: TermPool, view: View, *operands: View) -> View:
+    """The function of its operands that ``view`` is, element by element, of other values."""
+    term = view.term
+    if len(operands) != len(term.operands) or term.fresh or len(term.index_sizes) != term.free:
+        raise ValueError("no function of so many values, element by element")
+    return applied(pool, view, open_view(view), operands)
+
+
 def applied(pool: TermPool, view: View, opened: Opened, operands: Sequence[View]) -> View:
     """``view`` with other operands over the indices of ``opened``, in normal form."""
     result = _built(pool, view.term, operands)

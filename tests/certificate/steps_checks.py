@@ -178,6 +178,7 @@ def _of_views() -> None:
     masked = elementwise(pool, EXPONENTIAL, (), [multiply_views(pool, mask := pool.leaf("m", (4, 3), indicator=True), x)])
     operands = [[1, "term", rules.digests.of(value.term), axes, None] for value in (mask, masked)]
     assert view([1, "made", ["beside", *operands], [], None], (4, 3)) == elementwise(pool, EXPONENTIAL, (), [x])
+    assert view([1, "made", ["like", operands[1], operand], [], None], (4, 3)) == elementwise(pool, EXPONENTIAL, (), [x])
     missing = [1, "term", "0" * 16, axes, None]
     for wrong in (missing, [1, "term", text, axes[:1], None], [1, "made", ["tan", operand], [], None]):
         found = ""

@@ -110,6 +110,7 @@ FURTHER = (
     ("attention-halves-gqa-replicated-4", "a slice that starts where the rank says lies elsewhere on each rank"),
     ("token-shift-gate-2", "gradients flow back from what ranks return that run different graphs"),
     ("decoder-caches-2", "a gradient flows back from what is written into a cache"),
+    ("experts-numbered-by-table-2", "a function of what is looked up is made again"),
 )
 
 

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 
+import pytest
 import torch
 
 from tests.ir.evaluate import Evaluator
@@ -16,12 +17,12 @@ from verifycompile.ir.build import Signature, apply
 from verifycompile.ir.exponential import MAXIMUM
 from verifycompile.ir.indicator import less_equal, negate
 from verifycompile.ir.pieces import STACK
-from verifycompile.ir.term import TermPool, View
+from verifycompile.ir.term import TermPool, View, identity_view
 from verifycompile.ir.window_moves import window
 from verifycompile.rewrites.builder import PAD, Builder
 from verifycompile.rewrites.operators.elementwise import FUNCTIONS
 from verifycompile.rewrites.operators.reduction import reduce_extreme
-from verifycompile.rewrites.parts.chosen import applied, at_position
+from verifycompile.rewrites.parts.chosen import applied, at_position, like
 from verifycompile.rewrites.parts.piecewise import Piecewise
 from verifycompile.rewrites.parts.ranges import join_windows
 from verifycompile.rewrites.parts.slices import narrow_operands
@@ -67,6 +68,7 @@ def chosen_checks() -> Iterator[tuple[str, Check]]:
     yield "beside a window", _is_beside_a_window
     yield "found once", _is_found_once
     yield "on operands of which nothing is known", _is_applied_to_anything
+    yield "like another", _is_like_another
 
 
 def _first(b: Builder, view: View) -> View:
@@ -210,6 +212,22 @@ def _is_applied_to_anything() -> None:
     one, two = (b.full(number, view.shape) for number in (1, 2))
     assert applied(b.pool, view, open_view(view), (one,)).is_zero
     assert applied(b.pool, *_opened(b.equal(*_counters(b))), (one, two)).is_zero
+
+
+def _is_like_another() -> None:
+    """A function of values element by element, of as many others; what sums, reads a dimension or makes one is none."""
+    b = _builder()
+    x, y = _leaf(b, "x"), _leaf(b, "y")
+    product = b.mul(b.exp(x), x)
+    assert like(b.pool, b.exp(product), y) == b.exp(y)
+    assert like(b.pool, product, x, y) == b.mul(x, y)
+    stacked = b.pool.intern(STACK, (), (x, y), (2, *x.shape), 3, 0, (), (0,))
+    widest = reduce_extreme(b.pool, x, [0], "max")
+    for view, operands in (
+        (product, (x,)), (b.exp(x), (x, y)), (b.sum(product, [1]), (x, y)), (identity_view(stacked), (x, y)), (widest, (x,)),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="no function of so many values, element by element"):
+            like(b.pool, view, *operands)
 
 
 def _opened(view: View) -> tuple[View, Opened]:

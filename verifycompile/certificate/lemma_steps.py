@@ -48,8 +48,9 @@ MADE: dict[str, Callable[..., View]] = {
     "combine": lambda pool, *parts: combine(pool, parts),
     "contract": multiply_views,
     "beside": lambda *given: importlib.import_module(f"{_PARTS}.beside_masks").with_one_for(*given),
+    "like": lambda *given: importlib.import_module(f"{_PARTS}.chosen").like(*given),
 }
-"""Values that a step may make of others: by an operation without bound indices, and what one is beside a mask."""
+"""Values that a step may make of others: by an operation, as beside a mask, or by the function that a term there is."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,12 +11,13 @@ from verifycompile.certificate.lemma_steps import MADE, LemmaStep, LemmaSteps
 from verifycompile.certificate.storage import StorageError
 from verifycompile.ir.algebra import IOTA, open_view
 from verifycompile.ir.inequality import AT_MOST
-from verifycompile.ir.scalar import Scalar
+from verifycompile.ir.scalar import ONE, Scalar
 from verifycompile.ir.size import Size
-from verifycompile.ir.term import UNIT, TermPool, View
+from verifycompile.ir.term import CONSTANT, UNIT, Term, TermPool, View
 from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, lemmas_of_product
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal, SumFinder
 from verifycompile.rewrites.lemmas.substitution import Factors
+from verifycompile.rewrites.parts.beside_masks import is_elementwise
 from verifycompile.torch_interface.written_expressions import expression_to_data
 
 
@@ -129,11 +130,22 @@ class WrittenSteps(LemmaSteps):
         text = self._recording.digests.of(view.term)
         if self.digests.term(pool, text) is not None:
             return [coefficient, "term", text, axes, own]
-        if view.term.operation.name not in MADE or view.term.summed or view.term.cores or view.term.fresh:
-            raise StorageError(f"a step with a value `{view.term}` that nothing else holds")
-        parts = [*open_view(view.unscaled()).operands, *(pool.constant(n, view.shape) for n in _bound(view))]
-        operands = [self._written(pool, operand, view.shape) for operand in parts]
-        return [coefficient, "made", [view.term.operation.name, *operands], [], own]
+        term = view.term
+        function = next((t for t in pool.terms if is_elementwise(t) and _function(t) == _function(term)), None)
+        if not is_elementwise(term) or (function is None and term.operation.name not in MADE):
+            raise StorageError(f"a step with a value `{term}` that nothing else holds")
+        operands = [self._written(pool, operand, view.shape) for operand in open_view(view.unscaled()).operands]
+        if term.operation.name in MADE:
+            operands += [self._written(pool, pool.constant(n, view.shape), view.shape) for n in _bound(view)]
+            return [coefficient, "made", [term.operation.name, *operands], [], own]
+        assert function is not None
+        there = View(ONE, function, view.shape, tuple(() if n == 1 else ((CONSTANT, 0, n),) for n in function.shape))
+        return [coefficient, "made", ["like", self._written(pool, there, view.shape), *operands], [], own]
+
+
+def _function(term: Term) -> tuple[object, ...]:
+    """What a term is of its operands."""
+    return term.operation, term.attributes, len(term.operands)
 
 
 def _bound(view: View) -> list[Fraction]:
