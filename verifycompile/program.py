@@ -166,10 +166,9 @@ class BareDoubt(Blocker):
 class OwnCapture:
     """What the process that captured a program knows for the comparison with the other ranks.
 
-    ``frame``: what the Python frame is called on every rank. ``axes``: mesh axes it speaks of; along them lie
-    the ranks that run it together. ``held``: tensors that are no arguments of the frame. ``passed``: those that are, of
-    whole numbers. ``unless_compared``: assumptions that a comparison of the ranks replaces. ``returned``:
-    what the frame returns, by place. ``alone``: captures what this rank runs, with its coordinates as numbers.
+    ``frame``: its name on every rank. ``axes``: mesh axes along which ranks run it together. ``held``: tensors that are
+    no arguments of it, ``passed``: those that are, of whole numbers. ``unless_compared``: assumptions that comparing
+    replaces. ``wrappers``: parameter -> what wrapper sends it, and how. ``alone``: captures it as what a rank runs.
     """
 
     frame: str
@@ -178,6 +177,7 @@ class OwnCapture:
     passed: Mapping[str, torch.Tensor]
     unless_compared: tuple[str, ...]
     returned: tuple[str, ...]
+    wrappers: Mapping[str, tuple[str, ...]]
     alone: Callable[[], Program]
 
 

@@ -190,6 +190,13 @@ group = mesh.get_group()
 sharded_steps(lambda module, group=group: module.weight.register_post_accumulate_grad_hook(
     lambda parameter: dist.all_reduce(parameter.grad, group=group)))
 """,
+    "a parameter in the place of one whose gradient a wrapper reduces": """
+module = torch.nn.parallel.DistributedDataParallel(Scale())
+model = torch.compile(module, backend="verify", options={"spec": Scale(), "inner": "eager"})
+call(model, torch.ones(2, 3))
+module.module.weight = torch.nn.Parameter(torch.ones(3))
+call(model, torch.ones(2, 3))
+""",
     "a module's hook for backward after the first call": """
 steps(lambda module: module.register_full_backward_pre_hook(lambda module, gradients: (gradients[0] * 2,)))
 """,
@@ -362,6 +369,13 @@ steps(lambda module: None, lambda module: module.weight.register_hook(hook_of(1)
 """,
     "a hook on a shard after the first call": """
 sharded_steps(lambda module: module.weight.register_post_accumulate_grad_hook(lambda parameter: None))
+""",
+    "a parameter whose gradient a wrapper reduces holds other numbers": """
+module = torch.nn.parallel.DistributedDataParallel(Scale())
+model = torch.compile(module, backend="verify", options={"spec": Scale(), "inner": "eager"})
+call(model, torch.ones(2, 3))
+module.module.weight.data = torch.zeros(3)
+call(model, torch.ones(2, 3))
 """,
     "a hook on the node that accumulates that changes nothing": """
 def change(module):

@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed._composable.replicate import replicate
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 from torch.nn.parallel import DistributedDataParallel
 
@@ -314,6 +314,79 @@ def doubled_once_reduced(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
 PROGRAMS.add("doubled_once_reduced", job(doubled_once_reduced), right=False, ways=("verify",))
 
 
+def _is_second(mesh: DeviceMesh) -> bool:
+    return mesh.get_rank() == 1
+
+
+def _compressed(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    wrapped = DistributedDataParallel(model)
+    if _is_second(mesh):
+        wrapped.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    return wrapped
+
+
+def _prefetching(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    wrapped = fully_shard(model, mesh=mesh)
+    if _is_second(mesh):
+        wrapped.set_modules_to_backward_prefetch([wrapped])
+    return wrapped
+
+
+SET_OTHERWISE_ON_RANK_1: dict[str, tuple[Wrap, tuple[str, str]]] = {
+    "gathered_again": (
+        lambda model, mesh: fully_shard(model, mesh=mesh, reshard_after_forward=_is_second(mesh)),
+        ("reshard_after_forward False", "reshard_after_forward 2"),
+    ),
+    "reduced_in_another_dtype": (
+        lambda model, mesh: fully_shard(
+            model, mesh=mesh, mp_policy=MixedPrecisionPolicy(reduce_dtype=(torch.float16, torch.bfloat16)[mesh.get_rank()])
+        ),
+        ("reduce_dtype torch.float16", "reduce_dtype torch.bfloat16"),
+    ),
+    "prefetched": (_prefetching, ("set_modules_to_backward_prefetch []", "set_modules_to_backward_prefetch ['']")),
+    "in_other_buckets": (
+        lambda model, mesh: DistributedDataParallel(model, bucket_cap_mb=1 + mesh.get_rank()),
+        ("bucket sizes (1048576, False)", "bucket sizes (2097152, False)"),
+    ),
+    "compressed": (_compressed, ("communication hooks []", "communication hooks ['fp16_compress_hook']")),
+    "unused_ones_looked_for": (
+        lambda model, mesh: DistributedDataParallel(model, find_unused_parameters=_is_second(mesh)),
+        ("find_unused_parameters False", "find_unused_parameters True"),
+    ),
+}  # fmt: skip
+for name, (wrap, _) in SET_OTHERWISE_ON_RANK_1.items():
+    # Ranks that send otherwise wait for each other without end, or take other bytes for a gradient.
+    PROGRAMS.add(f"wrong_{name}_on_rank_1", job(wrap), right=False, numbers=False)
+
+
+class Layers(nn.Module):
+    """Two layers of one size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.tanh(self.first(x))).square().mean()
+
+
+def layers(is_other: Callable[[DeviceMesh], bool]) -> Callable[[DeviceMesh], Job]:
+    """``is_other``: whether this rank registers the layers in the other order, by which the wrapper sends them."""
+
+    def build(mesh: DeviceMesh) -> nn.Module:
+        model = Layers()
+        if is_other(mesh):
+            model._modules["first"] = model._modules.pop("first")
+        return DistributedDataParallel(model, init_sync=False)
+
+    return lambda mesh: Job(lambda: build(mesh), Layers(), (rows(),), {"x": ROWS}, mesh=False, backward=True)
+
+
+PROGRAMS.add("right_layers_in_another_order", layers(lambda mesh: True), right=True)
+PROGRAMS.add("wrong_layers_in_another_order_on_rank_1", layers(_is_second), right=False)
+
+
 def test_programs() -> None:
     found = outcomes(__file__)
     hooked = found.pop(("doubled_once_reduced", "verify"))
@@ -324,6 +397,11 @@ def test_programs() -> None:
         assert is_right or all(waits in text for text in found[name, "compile"].texts), found[name, "compile"]
     later = "on rank 1, and not on rank 0: gradients of this step are accumulated on each rank, not reduced (no_sync()): "
     assert all(later in text for text in found["wrong_synchronization_off_on_rank_1", "compile"].texts)
+    for name, (_, (first, second)) in SET_OTHERWISE_ON_RANK_1.items():
+        differ = f"alike on all ranks: it has `{first}` on rank 0 and `{second}` on rank 1"
+        assert all(differ in text for text in found[f"wrong_{name}_on_rank_1", "compile"].texts), name
+    moved = "does not send `first.weight` alike on all ranks: it has `place 1 of 4` on rank 0 and `place 3 of 4` on rank 1"
+    assert all(moved in text for text in found["wrong_layers_in_another_order_on_rank_1", "compile"].texts)
     others = {
         name: program for name, program in PROGRAMS.found.items() if name not in {*ACCUMULATING, "doubled_once_reduced"}
     }

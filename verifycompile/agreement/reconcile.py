@@ -138,6 +138,7 @@ def _reconciled(conversation: Conversation, captured: Captured, options: Options
         *_held_messages(said, implementation),
         *_open_messages(said),
         *_later_messages(said),
+        *_wrapper_messages(said),
         *_option_messages(said),
         *_blocker_messages(said),
     ]
@@ -278,6 +279,23 @@ def _later_messages(said: Mapping[int, Parts]) -> list[str]:
             if left:
                 where = f"on rank {one}, and not on rank {other}"
                 return [f"{where}: {left[0]}. Synchronize in the same steps on all ranks."]
+    return []
+
+
+def _wrapper_messages(said: Mapping[int, Parts]) -> list[str]:
+    """The first setting by which a data-parallel wrapper sends a parameter otherwise on another rank."""
+    first, *others = sorted(said)
+    for rank in others:
+        for name, ours in said[first]["wrappers"].items():
+            theirs = said[rank]["wrappers"].get(name, ours)
+            for own, other in zip(ours, theirs, strict=False):
+                if own != other:
+                    message = (
+                        f"`{ours[0]}` does not send `{name}` alike on all ranks: it has `{own}` on rank {first} and "
+                        f"`{other}` on rank {rank}, so that ranks wait for each other without end, or take other bytes "
+                        "for it. Wrap the model in the same way on all ranks."
+                    )
+                    return [message]
     return []
 
 

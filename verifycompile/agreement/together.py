@@ -136,6 +136,7 @@ def said_of(
         "returned": own.returned,
         "held": held_digests(implementation, own),
         "open": open_numbers(implementation),
+        "wrappers": {name: list(settings) for name, settings in own.wrappers.items()},
         "left for later": [text for text in implementation.assumptions if kind_of(text) is AssumptionKind.LATER],
         "options": _options(options),
     }

@@ -24,7 +24,14 @@ from verifycompile.capture.held_numbers import assumption, held_numbers, write_n
 from verifycompile.capture.held_tensors import Contents, contents_of, differing_contents
 from verifycompile.capture.meshes import Root, check_named_mesh, resolve_coordinates, resolve_groups, root_mesh
 from verifycompile.capture.one_rank import axes_spoken_of, held_tensors, identity_of, passed_numbers, returned_at
-from verifycompile.capture.outer import cast_assumptions, mean_axes, outer_assumptions, outer_gradients, sample_axes
+from verifycompile.capture.outer import (
+    cast_assumptions,
+    mean_axes,
+    outer_assumptions,
+    outer_gradients,
+    sample_axes,
+    sent_by,
+)
 from verifycompile.capture.placed import PlacedBoundary, by_pattern
 from verifycompile.capture.samples import SAMPLE_INPUTS, Samples
 from verifycompile.capture.sizes import remaining_guards, solve_divisibility, uneven_blockers
@@ -182,6 +189,7 @@ def capture_traced(
             passed=passed_numbers(hooked.exported),
             unless_compared=(*general, *everywhere.assumptions, *resolve_groups(graph, found.mesh).assumptions),
             returned=returned_at(hooked.exported),
+            wrappers=sent_by(hooked.exported, found.mesh, outer),
             alone=alone,
         ),
         seconds=time.perf_counter() - start,

@@ -12,6 +12,7 @@ from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.boundary import Export
 from verifycompile.capture.layouts import LayoutError, Placements
 from verifycompile.capture.names import called_through, first_argument
+from verifycompile.program import Role
 from verifycompile.torch_interface.aot import Origin
 from verifycompile.torch_interface.mesh import RootMesh, axes_of_line, group_ranks
 from verifycompile.torch_interface.outer import Outer, OuterReduction
@@ -23,6 +24,7 @@ class OuterGradient:
 
     ``kept``: axes of which the reduction is left to a later step, since ``setting`` switched it off.
     ``unknown``: why nothing can be said of what becomes of the gradient. ``hooks``: what is called after it.
+    ``exchanged``: settings of the wrapper that all ranks must share, see ``OuterReduction``.
     """
 
     wrapper: str
@@ -33,6 +35,7 @@ class OuterGradient:
     unknown: str = ""
     gathers: bool = False
     hooks: tuple[str, ...] = ()
+    exchanged: tuple[str, ...] = ()
 
     def around(self, own: Placements) -> Placements:
         """``own`` on the other axes. Raises ``LayoutError`` VC206 where the contract is not understood."""
@@ -55,6 +58,16 @@ def outer_gradients(exported: Export, root: RootMesh, outer: Outer) -> dict[str,
         if contract is not None:
             unknown = lacking if contract.awaits_all and not contract.unknown else contract.unknown
             found[exported.names[position].name] = _over_axes(dataclasses.replace(contract, unknown=unknown), root)
+    return found
+
+
+def sent_by(exported: Export, root: RootMesh, outer: Outer) -> dict[str, tuple[str, ...]]:
+    """Parameter -> the wrapper that sends it, and settings that all ranks must share."""
+    found: dict[str, tuple[str, ...]] = {
+        name.name: ("no wrapper",) for name in exported.names if name.role is Role.PARAMETER
+    }
+    for name, gradient in outer_gradients(exported, root, outer).items():
+        found[name] = (gradient.wrapper, *gradient.exchanged)
     return found
 
 
@@ -114,6 +127,7 @@ def _over_axes(contract: OuterReduction, root: RootMesh) -> OuterGradient:
         unknown,
         contract.gathers,
         contract.hooks,
+        contract.exchanged,
     )
 
 
@@ -141,7 +155,7 @@ def outer_assumptions(
     of: dict[OuterGradient, list[str]] = {}
     for name, gradient in gradients.items():
         if name in with_gradient and not gradient.unknown:
-            of.setdefault(dataclasses.replace(gradient, hooks=()), []).append(name)
+            of.setdefault(dataclasses.replace(gradient, hooks=(), exchanged=()), []).append(name)
     lines: list[Assumption] = []
     for name, gradient in gradients.items():
         if name in with_gradient and gradient.hooks:

@@ -46,6 +46,8 @@ class OuterReduction:
     here, over the process group that the wrapper was given. ``hooks``: what is called once the gradient is reduced.
     ``makes_equal``: the ranks' parameters may differ now, the wrapper makes them equal before they are used.
     ``awaits_all``: it reduces nothing of what it sends together before each of these parameters has a gradient.
+    ``exchanged``: by what the wrapper decides what it sends of the parameter, in which order and dtype. Ranks of which
+    one has other settings wait for each other without end, or take one tensor's bytes for another's.
     """
 
     wrapper: str
@@ -61,6 +63,7 @@ class OuterReduction:
     hooks: tuple[str, ...] = ()
     makes_equal: bool = False
     awaits_all: bool = False
+    exchanged: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
     @property
     def ranks(self) -> int:
@@ -119,7 +122,7 @@ def outer_of(parameters: Sequence[Any]) -> Outer:
     if active is not None:
         contract = contract_of_ddp(active, ddp_name(active))
         around.append(contract)
-        found.update({id(value): contract for value in managed_by_ddp(active)})
+        found.update(of_each(managed_by_ddp(active), contract))
     return Outer(found, tuple(dict.fromkeys(around)))
 
 
@@ -173,6 +176,18 @@ def managed_by_ddp(wrapper: DistributedDataParallel) -> list[nn.Parameter]:
     return [value for value in wrapper._module_parameters if value.requires_grad]
 
 
+def of_each(managed: Sequence[nn.Parameter], contract: OuterReduction) -> dict[int, OuterReduction]:
+    """``contract`` of each parameter that a wrapper sends, by identity, with its place among them."""
+    return {
+        id(value): dataclasses.replace(contract, exchanged=(*contract.exchanged, _place(number, len(managed))))
+        for number, value in enumerate(managed)
+    }
+
+
+def _place(number: int, count: int) -> str:
+    return f"place {number + 1} of {count}"
+
+
 _REAL = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -206,8 +221,25 @@ def contract_of_ddp(wrapper: DistributedDataParallel, name: str = "DistributedDa
     kept = (0,) if is_kept else ()
     awaits_all = not (wrapper.find_unused_parameters or wrapper.static_graph)
     return OuterReduction(
-        name, mesh, (0,), "avg", kept, setting, tuple(casts), unknown, of_group=of_group, awaits_all=awaits_all
-    )
+        name, mesh, (0,), "avg", kept, setting, tuple(casts), unknown, of_group=of_group, awaits_all=awaits_all,
+        exchanged=_exchanged_by_ddp(wrapper),
+    )  # fmt: skip
+
+
+def _exchanged_by_ddp(wrapper: DistributedDataParallel) -> tuple[str, ...]:
+    hooks = [getattr(hook, "__qualname__", type(hook).__qualname__) for hook, _ in getattr(wrapper, "_comm_hooks", ())]
+    precision = wrapper.mixed_precision
+    dtypes = None if precision is None else (precision.param_dtype, precision.reduce_dtype, precision.buffer_dtype)
+    settings = {
+        "bucket sizes": (wrapper.bucket_bytes_cap, *wrapper.bucket_bytes_cap_list, wrapper.bucket_bytes_cap_default),
+        "find_unused_parameters": wrapper.find_unused_parameters,
+        "static_graph": wrapper.static_graph,
+        "skip_all_reduce_unused_params": wrapper.skip_all_reduce_unused_params,
+        "buffers sent": wrapper.will_sync_module_buffers(),
+        "communication hooks": hooks,
+        "mixed_precision": dtypes,
+    }
+    return tuple(f"{name} {value}" for name, value in settings.items())
 
 
 _COMPRESSING = {
@@ -252,20 +284,46 @@ class Held:
     parameter: nn.Parameter
     record: Any
     group: FSDPParamGroup
+    exchanged: tuple[str, ...]
 
     @property
     def reduction(self) -> OuterReduction:
         """What becomes of its gradient."""
-        return _with_hooks(contract_of_group(self.group), registered_hooks(self.record.sharded_param))
+        contract = dataclasses.replace(contract_of_group(self.group), exchanged=self.exchanged)
+        return _with_hooks(contract, registered_hooks(self.record.sharded_param))
 
 
 def of_fully_shard(state: FSDPState) -> Iterator[Held]:
     """The parameters that ``fully_shard`` manages in this state."""
     for group in state._fsdp_param_groups:
-        for record in group.fsdp_params:
+        settings = _exchanged_by_group(group, state)
+        for number, record in enumerate(group.fsdp_params):
             held = record._module_info.module._parameters.get(record._module_info.param_name)
             if held is not None:
-                yield Held(held, record, group)
+                cut = f"cut by {record.fsdp_placement}"
+                yield Held(held, record, group, (*settings, cut, _place(number, len(group.fsdp_params))))
+
+
+def _exchanged_by_group(group: FSDPParamGroup, state: FSDPState) -> tuple[str, ...]:
+    after = group.post_forward_mesh_info
+    settings = {
+        "param_dtype": group.mp_policy.param_dtype,
+        "reduce_dtype": group.mp_policy.reduce_dtype,
+        "reshard_after_forward": getattr(after, "shard_mesh_size", False),
+        "set_reshard_after_backward": group.reshard_after_backward,
+        "set_unshard_in_backward": group.unshard_in_backward,
+        "set_gradient_divide_factor": group.gradient_divide_factor,
+        "set_force_sum_reduction_for_comms": group.force_sum_reduction_for_comms,
+        "reduce_scatter_unused_params": group.reduce_scatter_unused_params,
+        "set_modules_to_forward_prefetch": _prefetched(state._states_to_forward_prefetch),
+        "set_modules_to_backward_prefetch": _prefetched(state._states_to_backward_prefetch),
+        "communication": [type(comm).__qualname__ for comm in (group._all_gather_comm, group._reduce_scatter_comm)],
+    }
+    return tuple(f"{name} {value}" for name, value in settings.items())
+
+
+def _prefetched(states: Sequence[FSDPState]) -> list[str | None]:
+    return [group._module_fqn for state in states for group in state._fsdp_param_groups]
 
 
 def _with_hooks(contract: OuterReduction, hooks: Sequence[GradientHook]) -> OuterReduction:
@@ -377,9 +435,11 @@ def _before_its_first_call(module: nn.Module, state: _ReplicateState) -> tuple[l
     unknown = f"its argument `{not_understood[0]}` is not understood" if not_understood else ""
     managed = [value for value in will_be._param_list if value.requires_grad]
     awaits_all = not (settings.get("find_unused_parameters") or settings.get("static_graph"))
+    exchanged = tuple(f"{name} {settings[name]}" for name in sorted({*settings} - {"device_mesh", "process_group"}))
     return managed, OuterReduction(
-        "replicate", mesh, (0,), "avg", unknown=unknown, of_group=of_group, makes_equal=True, awaits_all=awaits_all
-    )
+        "replicate", mesh, (0,), "avg", unknown=unknown, of_group=of_group, makes_equal=True, awaits_all=awaits_all,
+        exchanged=exchanged,
+    )  # fmt: skip
 
 
 FIRST_FSDP = (

@@ -27,6 +27,7 @@ from verifycompile.torch_interface.outer import (
     contracts_of_state,
     holds_first_fsdp,
     managed_by_ddp,
+    of_each,
     of_fully_shard,
     of_replicate,
     replicate_state,
@@ -111,7 +112,7 @@ class _Unwrapper(Relocator):
                 self._manage(*of_replicate(module, replicated))
 
     def _manage(self, parameters: list[nn.Parameter], contract: OuterReduction) -> None:
-        self.reductions.update(dict.fromkeys(map(id, parameters), contract))
+        self.reductions.update(of_each(parameters, contract))
         self.contracts.append(contract)
 
     def _module(self, module: nn.Module) -> nn.Module:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch.fx
@@ -30,17 +30,42 @@ Manager = tuple[Any, FSDPParamGroup]
 
 def verify_again_where_wrappers_change(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
     """Adds a guard to the frame under compilation. Call it inside a Dynamo backend."""
-    checks: list[Check] = [_of_ddp(active_ddp()), *_of_managed(graph, example_inputs)]
+    placeholders = dict(zip(graph.graph.find_nodes(op="placeholder"), example_inputs, strict=False))
+    values = {source_name(node): value for node, value in placeholders.items() if isinstance(value, nn.Parameter)}
+    parameters = {name: value for name, value in values.items() if name}
+    checks: list[Check] = [_of_ddp(active_ddp(), parameters), *_of_managed(parameters)]
     if len(checks) == 1:
         checks.append(_of_surrounding())
     verify_again_unless(checks, "the data-parallel wrappers are set as they were when the frame was verified")
 
 
-def _of_ddp(wrapper: DistributedDataParallel | None) -> Check:
+def _of_ddp(wrapper: DistributedDataParallel | None, parameters: Mapping[str, nn.Parameter]) -> Check:
+    """The same wrapper, set alike, that reduces the gradients of the same among the parameters."""
     if wrapper is None:
         return lambda _: active_ddp() is None
     known, settings = weakref.ref(wrapper), _ddp_settings(wrapper)
-    return lambda _: known() is not None and active_ddp() is known() and _ddp_settings(active_ddp()) == settings
+    # Those that it found when it was made, which it keeps alive: no other has the identity of one of them.
+    reduced = {id(value) for value in wrapper._module_parameters}
+    names = [(_code_of(name), id(value) in reduced) for name, value in parameters.items()]
+
+    def check(local_values: dict[str, Any]) -> bool:
+        if known() is None or active_ddp() is not known() or _ddp_settings(active_ddp()) != settings:
+            return False
+        return all((id(_valued(code, local_values)) in reduced) is is_reduced for code, is_reduced in names)
+
+    return check
+
+
+def _code_of(name: str) -> types.CodeType:
+    return compile(name, "<parameter>", "eval")
+
+
+def _valued(code: types.CodeType, local_values: dict[str, Any]) -> Any:
+    """None where there is nothing of this name now."""
+    try:
+        return eval(code, {"L": local_values})  # noqa: S307 - Dynamo's own expression for the parameter
+    except (LookupError, AttributeError, NameError):
+        return None
 
 
 def _ddp_settings(wrapper: Any) -> tuple[Any, ...]:
@@ -49,14 +74,12 @@ def _ddp_settings(wrapper: Any) -> tuple[Any, ...]:
     return wrapper.process_group, hooks, wrapper.mixed_precision, wrapper._join_config.enable, *awaited
 
 
-def _of_managed(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Iterator[Check]:
+def _of_managed(parameters: Mapping[str, nn.Parameter]) -> Iterator[Check]:
     """For each parameter among the inputs that ``fully_shard`` manages: it is managed by a group that is set so.
 
     Not by this very group: the blocks of a model share one graph, and torch compiles a function a few times alone.
     """
-    placeholders = dict(zip(graph.graph.find_nodes(op="placeholder"), example_inputs, strict=False))
-    values = {source_name(node): value for node, value in placeholders.items() if isinstance(value, nn.Parameter)}
-    managers = {name: _manager_of(value) for name, value in values.items() if name}
+    managers = {name: _manager_of(value) for name, value in parameters.items()}
     if any(manager is not None for manager in managers.values()):
         for name, manager in managers.items():
             yield _of_parameter(name, manager)
@@ -64,13 +87,12 @@ def _of_managed(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> I
 
 def _of_parameter(name: str, known: Manager | None) -> Check:
     """``known``: what manages it; None where nothing does."""
-    code: types.CodeType = compile(name, "<parameter>", "eval")
+    code = _code_of(name)
     settings, hooks = _settings(known)
 
     def check(local_values: dict[str, Any]) -> bool:
-        try:
-            value = eval(code, {"L": local_values})  # noqa: S307 - Dynamo's own expression for the parameter
-        except (LookupError, AttributeError, NameError):
+        value = _valued(code, local_values)
+        if value is None:
             return False
         now, hooks_now = _settings(_manager_of(value))
         return now == settings and is_same_state(hooks_now, hooks)
