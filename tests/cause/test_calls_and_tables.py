@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -128,6 +129,56 @@ def averaged(mesh, wrong):
     return program
 
 
+def added(x, a, b):
+    return x @ a + x @ b
+
+
+def added_after(mesh, wrong):
+    def product(x, w, *, reduces):
+        y = x @ w
+        return funcol.all_reduce(y, "sum", mesh) if reduces else y
+
+    def program(x, a, b):
+        first = product(x, a, reduces=False)
+        second = product(x, b, reduces=wrong)
+        return funcol.all_reduce(first + second, "sum", mesh)
+
+    return program
+
+
+def attended(q, k, v):
+    return (q @ k.T).softmax(-1) @ v
+
+
+def merged(mesh, wrong):
+    def program(q, k, v):
+        scores = q @ k.T
+        norm = scores.logsumexp(-1, keepdim=True)
+        own = (scores - norm).exp() @ v
+        norm = norm / math.log(2) if wrong else norm
+        return funcol.all_reduce(
+            own * (norm - funcol.all_gather_tensor(norm[None], 0, mesh).logsumexp(0)).exp(), "sum", mesh
+        )
+
+    return program
+
+
+def by_keys(q, k):
+    return q @ k.T @ k
+
+
+def by_turns(mesh, wrong):
+    def program(q, k):
+        keys = funcol.all_gather_tensor(k, 0, mesh)
+        total, count = torch.zeros_like(q), k.shape[0]
+        for turn in range(RANKS):
+            key = keys[turn * count : (turn + 1) * count]
+            total = total + q @ key.T @ (k if wrong else key)
+        return total
+
+    return program
+
+
 class Normed(nn.Module):
     def __init__(self, channels, groups):
         super().__init__()
@@ -171,6 +222,18 @@ MISTAKES = {
         loss_of_labelled, averaged, (numbers(3, 5), torch.tensor([0, 1, 2])), {"logits": ROWS, "labels": ROWS}, WHOLE,
         "VC113", 'return funcol.all_reduce(own / count, "avg", mesh)',
         ", and divide it by 2 (checked)",
+    ),
+    "reduced for one of two callers": Mistake(
+        added, added_after, (numbers(2, 3), numbers(3, 4), numbers(3, 4)), {"x": COLUMNS, "a": ROWS, "b": ROWS}, WHOLE,
+        "VC102", "second = product(x, b, reduces=wrong)", ", for the call at line {line} alone (checked)",
+    ),
+    "logarithms to another base": Mistake(
+        attended, merged, (numbers(3, 4), numbers(2, 4), numbers(2, 4)), {"k": ROWS, "v": ROWS}, WHOLE, "VC103",
+        "norm = norm / math.log(2) if wrong else norm", "leave out the division by 0.693147 at line {line} (checked)",
+    ),
+    "keys of the rank in all turns": Mistake(
+        by_keys, by_turns, (numbers(2, 3), numbers(2, 3)), {"q": ROWS, "k": ROWS}, ROWS, "VC108",
+        "total = total + q @ key.T @ (k if wrong else key)", "use `key` in the place of `k` at line {line} (checked)",
     ),
     "groups of all ranks": Mistake(
         Normed(8, 4), lambda _, wrong: Normed(4, 4 if wrong else 2), (numbers(2, 4, 5),), {"x": COLUMNS}, COLUMNS,

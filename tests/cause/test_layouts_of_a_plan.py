@@ -42,11 +42,14 @@ class Residual(Block):
         return (x + y).square()
 
 
-def report_on(kind: type[Block], plan: Mapping[str, Any], placement: Placement) -> verifycompile.Report:
+def report_on(
+    kind: type[Block], plan: Mapping[str, Any], placement: Placement, returned: Mapping[str, Any] | None = None
+) -> verifycompile.Report:
     with fake_mesh_world((2,), ("tp",)) as mesh:
         model = parallelize_module(kind(), mesh, dict(plan))
         x = torch.randn(2, 4, WIDTH, requires_grad=True)
-        return verifycompile.verify(model, (x,), spec=kind(), in_placements={"x": (placement,)})
+        options = {"in_placements": {"x": (placement,)}, **({"out_placements": returned} if returned else {})}
+        return verifycompile.verify(model, (x,), spec=kind(), **options)
 
 
 def plan(taken_for: Placement, given_as: Placement) -> dict[str, Any]:
@@ -89,6 +92,42 @@ def test_a_wrong_layout_is_told_at_its_module(name: str) -> None:
         f"the plan gives `up` the style `ColwiseParallel` with `input_layouts={spelled}`, which says how the ranks hold"
     )
     assert f"{told} its input" in finding.notes, str(report)
+
+
+class Returned(Block):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(F.gelu(self.up(x.tanh())).cumsum(1))
+
+
+OF_RESULTS = {
+    "parts": (
+        plan(Replicate(), Replicate()), ROWS, None,
+        "gather `x.tanh()` over `tp` along dimension 1 before `self.up(x.tanh())` (checked)",
+    ),
+    "parts of what is returned in parts": (
+        plan(Replicate(), Replicate()), ROWS, {"output.0": (ROWS,)},
+        ("gather `x.tanh()` over `tp` along dimension 1 before `self.up(x.tanh())`, "
+         "and take the rank's part of `output.0` (checked: `output.0` proved so)"),
+    ),
+    "the whole": (
+        plan(ROWS, Replicate()), Replicate(), None,
+        "leave out the gather over `tp` at line {}, and use `x.tanh()` (checked)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_RESULTS)
+def test_what_is_returned_follows_the_layout_that_mends_it(name: str) -> None:
+    """Its gradient comes back as wide as it is; where the plan's backward pass is another one, the forward is proved."""
+    styles, placement, returned, hint = OF_RESULTS[name]
+    report = report_on(Returned, styles, placement, returned)
+    assert report.verdict is Verdict.REFUTED, str(report)
+    finding = report.findings[0]
+    assert finding.code == "VC104"
+    assert finding.impl_location is not None
+    assert finding.hint == hint.format(finding.impl_location.line), str(report)
+    right = plan(placement, ROWS if returned else Replicate())
+    assert report_on(Returned, right, placement, returned).verdict is Verdict.VERIFIED
 
 
 @pytest.mark.parametrize("name", RIGHT)

@@ -152,25 +152,33 @@ class Draft:
         *first: torch.fx.Node,
         wholes: Grown | None = None,
         adapt: Callable[[torch.fx.Node, Grown], None] | None = None,
+        without: Collection[torch.fx.Node] = (),
     ) -> Grown:
         """Lets ``first``, and all that depends on them or on ``wholes``, have the shapes that follow from their
         arguments now. Returns the values of other shapes, with what torch recorded of them before.
 
         ``adapt`` may change a later call that takes such a value; it is given those that are known by then.
+        ``without``: calls that are left as they are.
         """
         grown: Grown = dict(wholes or {})
         for node in self.program.graph.graph.nodes:
             if node.op != "call_function" or (node not in first and grown.keys().isdisjoint(node.all_input_nodes)):
+                continue
+            if node in without:
                 continue
             if adapt is not None and node not in first:
                 adapt(node, grown)
             before, after = node.meta["val"], called(node)
             if isinstance(after, torch.Tensor) and after.shape == before.shape:
                 continue
-            node.meta["val"] = after
+            self.record(node, after)
             grown[node] = before
-            self._log.append(functools.partial(node.meta.__setitem__, "val", before))
         return grown
+
+    def record(self, node: torch.fx.Node, value: Any) -> None:
+        """Lets a value be one of another shape."""
+        self._log.append(functools.partial(node.meta.__setitem__, "val", node.meta["val"]))
+        node.meta["val"] = value
 
     def set_input_placements(self, name: str, placements: tuple[Placement, ...]) -> None:
         """Lets an input lie in another way on the ranks, and with it its gradient and what is written to it."""

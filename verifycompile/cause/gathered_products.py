@@ -5,6 +5,7 @@ The other operand is cut along the same mesh axis: of its result no rank has wha
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -34,8 +35,9 @@ def gathered_products(scene: Scene) -> Iterator[Move]:
         for axis in scene.differing(source):
             if axis in scene.differing(right):
                 likely = _sharded_dims(scene, axis)
-                for dim in sorted(range(len(shape_of(source)) - 1), key=lambda dim: dim not in likely):
-                    yield _gathered(scene, chain, dim, axis)
+                dims = sorted(range(len(shape_of(source)) - 1), key=lambda dim: dim not in likely)
+                for of_forward, dim in itertools.product((False, True), dims):
+                    yield _gathered(scene, chain, dim, axis, of_forward=of_forward)
 
 
 def _sharded_dims(scene: Scene, axis: int) -> set[int]:
@@ -45,10 +47,10 @@ def _sharded_dims(scene: Scene, axis: int) -> set[int]:
     return {own.dim for (own,) in filter(None, placements) if isinstance(own, Shard)}
 
 
-def _gathered(scene: Scene, chain: Sequence[torch.fx.Node], dim: int, axis: int) -> Move:
+def _gathered(scene: Scene, chain: Sequence[torch.fx.Node], dim: int, axis: int, *, of_forward: bool) -> Move:
     """``chain``: the product, the views that it takes, and what they are views of."""
     product, reader, source = chain[0], chain[-2], chain[-1]
-    growth = Growth(axis)
+    growth = Growth(axis, of_forward=of_forward)
 
     def apply(draft: Draft) -> None:
         own, first = draft.node(source.name), draft.node(reader.name)
@@ -61,7 +63,9 @@ def _gathered(scene: Scene, chain: Sequence[torch.fx.Node], dim: int, axis: int)
         message = f"{value} takes {part}, of which each rank of {over} has a part along dimension {dim}, for the whole"
         hint = f"gather {part} over {over} along dimension {dim} before {value}"
         taken = [name for name in growth.cut if not is_backward(draft.node(name))]
-        parts = " and ".join(scene.value(draft.node(name)) for name in taken)
+        returned = [f"`{name}`" for name in growth.returned]
+        parts = " and ".join([*(scene.value(draft.node(name)) for name in taken), *returned])
         return message, f"{hint}, and take the rank's part of {parts}" if parts else hint
 
-    return Move(("gathered", dim, axis), product.name, "VC104", texts, apply)
+    kind = ("gathered", dim, axis, of_forward)
+    return Move(kind, product.name, "VC104", texts, apply, lacks_derivative=of_forward)

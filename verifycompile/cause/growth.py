@@ -9,10 +9,14 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.distributed.tensor.placement_types import Replicate
 
 from verifycompile.cause.draft import Draft, DraftError, Grown, called
 from verifycompile.cause.move import is_tensor, shape_of
 from verifycompile.cause.whole_dimensions import own_part
+from verifycompile.program import OutputKind, ProgramOutput
+from verifycompile.witness.inputs import tangent_inputs
+from verifycompile.witness.interpreter import descendants
 
 aten = torch.ops.aten
 
@@ -25,26 +29,45 @@ Shape = tuple[Any, ...]
 class Growth:
     """Lets what depends on values of other sizes have the sizes that follow, up to where it meets a rank's part.
 
-    ``axis``: the mesh axis whose ranks have the parts; None where no part may be taken. ``cut``: the names of the
-    values of which the rank's part is taken there.
+    ``axis``: the mesh axis whose ranks have the parts; None where no part may be taken. ``of_forward``: gradients stay
+    what they were, of the ranks' parts. ``cut``: the names of the values of which the rank's part is taken;
+    ``returned``: those of outputs of which it is.
     """
 
-    def __init__(self, axis: int | None) -> None:
-        self._axis = axis
+    def __init__(self, axis: int | None, *, of_forward: bool = False) -> None:
+        self._axis, self._of_forward = axis, of_forward
+        self._gradients: frozenset[torch.fx.Node] = frozenset()
         self._sizes: dict[Shape, Shape] = {}
         """The shapes of values that have others now, with those."""
         self._merged: dict[Shape, Shape] = {}
         """Neighbouring sizes that a view has merged, with what they are now."""
         self.cut: dict[str, None] = {}
+        self.returned: list[str] = []
 
     def follow(self, draft: Draft, wholes: Grown) -> None:
         """Changes all that depends on ``wholes``, given with what torch recorded of them before."""
-        for known in (self.cut, self._sizes, self._merged):
+        for known in (self.cut, self.returned, self._sizes, self._merged):
             known.clear()
-        grown = draft.record_again(wholes=wholes, adapt=functools.partial(self._adapt, draft))
-        for output in [output for output in draft.program.outputs if output.node in grown]:
+        tangents = {name: entry.node for name, entry in tangent_inputs(draft.program).items()}
+        self._gradients = frozenset(descendants(tangents.values()))
+        adapt = functools.partial(self._adapt, draft)
+        grown = draft.record_again(wholes=wholes, adapt=adapt, without=self._gradients)
+        for output in [item for item in draft.program.outputs if item.node in grown and self._is_whole(item)]:
+            if (tangent := tangents.get(output.name)) is not None:
+                grown[tangent] = tangent.meta["val"]
+                draft.record(tangent, tangent.meta["val"].new_empty(shape_of(output.node)))
+        forward = {node for node in draft.nodes.values() if node not in self._gradients}
+        grown = draft.record_again(wholes=grown, adapt=adapt, without=forward)
+        for output in [item for item in draft.program.outputs if item.node in grown and not self._is_whole(item)]:
             part = self._own_part(draft, output.node, tuple(grown[output.node].shape))
             draft.redirect_outputs(output.node, part, {output.name})
+            self.returned += [output.name] if output.kind is OutputKind.VALUE else []
+
+    def _is_whole(self, output: ProgramOutput) -> bool:
+        """Whether what is returned is as wide as it comes, and with it the gradient that comes back."""
+        if self._axis is None or output.placements is None:
+            return self._axis is None
+        return output.kind is OutputKind.VALUE and isinstance(output.placements[self._axis], Replicate)
 
     def _own_part(self, draft: Draft, value: torch.fx.Node, shape: Shape) -> torch.fx.Node:
         if self._axis is None:
@@ -54,6 +77,10 @@ class Growth:
     def _adapt(self, draft: Draft, node: torch.fx.Node, grown: Grown) -> None:
         """Changes the arguments of a call that takes wider values."""
         wide = [operand for operand in node.all_input_nodes if operand in grown and is_tensor(operand)]
+        if self._of_forward and node in self._gradients:
+            for operand in wide:
+                draft.redirect(operand, self._own_part(draft, operand, tuple(grown[operand].shape)), [node])
+            return
         sizes = self._sizes
         sizes.update({tuple(grown[operand].shape): shape_of(operand) for operand in wide})
         for other in node.all_input_nodes:

@@ -81,6 +81,7 @@ def other_operands(scene: Scene) -> Iterator[Move]:
         for operand in dict.fromkeys(node.all_input_nodes):
             if not is_tensor(operand):
                 continue
+            place = node.all_input_nodes.index(operand)
             for depth, looked_at in enumerate(views(operand)):
                 earlier = [other for other in values if position[other] < position[node] and _alike(looked_at, other)]
                 for other in sorted(earlier, key=lambda other: abs(position[other] - position[looked_at])):
@@ -88,7 +89,7 @@ def other_operands(scene: Scene) -> Iterator[Move]:
                         continue
                     texts = functools.partial(_operand_texts, scene, node, looked_at, other)
                     change = _exchanged(node.name, operand.name, depth, other.name)
-                    kind = ("operand", depth, *places.relative(node, other))
+                    kind = ("operand", place, depth, *places.relative(node, other))
                     yield Move(kind, node.name, "VC108", texts, change)
 
 
@@ -97,21 +98,26 @@ class _Places:
 
     def __init__(self, order: Iterable[torch.fx.Node]) -> None:
         self._places: dict[torch.fx.Node, tuple[object, int]] = {}
-        counts: collections.Counter[object] = collections.Counter()
+        self._counts: collections.Counter[object] = collections.Counter()
         for node in order:
             place = model_location_of(node)
             line: object = node.name if place is None else (place.file, place.line, place.column, str(node.target))
-            self._places[node] = line, counts[line]
-            counts[line] += 1
+            self._places[node] = line, self._counts[line]
+            self._counts[line] += 1
 
     def turn(self, node: torch.fx.Node) -> int:
         """How many calls of the same expression there were before."""
         return self._places[node][1]
 
-    def relative(self, node: torch.fx.Node, other: torch.fx.Node) -> tuple[object, int]:
-        """The expression of ``other``, and how many turns it is away from that of ``node``."""
-        line, turn = self._places[other]
-        return line, 0 if isinstance(line, str) else turn - self._places[node][1]
+    def relative(self, node: torch.fx.Node, other: torch.fx.Node) -> tuple[object, ...]:
+        """The expressions of both, and how many turns ``other`` is away from ``node``.
+
+        An expression that is made oftener than the other one is made so often in each turn.
+        """
+        (own, first), (line, second) = self._places[node], self._places[other]
+        times = max(self._counts[own] // self._counts[line], 1), max(self._counts[line] // self._counts[own], 1)
+        turns = second // times[1] - first // times[0]
+        return first % times[0], line, second % times[1], 0 if isinstance(line, str) else turns
 
 
 def exchanged_pieces(scene: Scene) -> Iterator[Move]:
