@@ -82,13 +82,14 @@ def helper_location_of(node: torch.fx.Node) -> SourceLocation | None:
 
 
 def written_backward_of(node: torch.fx.Node) -> SourceLocation | None:
-    """The line of a user's own ``backward`` that made a node, where it is in the file of the line that is passed over
-    it: what that file writes for itself may be wrong there, which is no library's helper.
+    """The line of a user's own ``backward`` that made a node, where it is in the file of the line that stands for it:
+    what that file writes for itself may be wrong there, which is no library's helper.
     """
     frames = frames_of(node)
+    stands = frames[model_frame(node, frames)].file if frames else ""
     for position in range(len(frames) - 1, 0, -1):
         frame = frames[position]
-        if frame.function == _BACKWARD and _is_method(frame) and frame.file == frames[position - 1].file:
+        if frame.function == _BACKWARD and frame.file == stands and _is_method(frame):
             return located(node, frames, position)
     return None
 
