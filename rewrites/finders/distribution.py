@@ -40,10 +40,29 @@ def _sums_about_a_constant(pool: TermPool, factors: Sequence[View], free: int) -
     So a variance is one term, written as mean of squares less squared mean, about the mean, or from parts with means of
     their own; so is the gradient of a norm.
     """
-    sums = [factor for factor in factors if factor.term.operation is COMBINE] if free < factors[0].rank else []
-    splits = [(total, split) for total in sums if (split := _split(total, range(free, total.rank))) is not None]
-    if splits and len(splits) <= _MAX_SUMS:
-        yield from distributed(factors, *splits[0], pool)
+    for product, direct, bound in _nested(factors, free):
+        sums = [factor for factor in direct if factor.term.operation is COMBINE]
+        splits = [(total, split) for total in sums if (split := _split(total, bound)) is not None]
+        if splits and len(splits) <= _MAX_SUMS:
+            yield from distributed(product, *splits[0], pool)
+
+
+def _nested(factors: Sequence[View], free: int) -> Iterator[tuple[Sequence[View], Sequence[View], Sequence[int]]]:
+    """Products that are summed, the innermost first: all factors, those that are in no inner sum, and the indices.
+
+    So what is proposed is the same whether a sum over several indices is taken at once or one index after the other.
+    """
+    users = {d: {k for k, f in enumerate(factors) if f.uses(d)} for d in range(free, factors[0].rank)}
+    direct = set(range(len(factors)))
+    while users:
+        inner = next((k for k in users.values() if all(k <= other or not k & other for other in users.values())), None)
+        own = [d for d, who in users.items() if who == inner]
+        if inner is None or len(own) == len(users):
+            yield factors, [factors[k] for k in sorted(direct)], list(users)
+            return
+        yield [factors[k] for k in sorted(inner)], [factors[k] for k in sorted(inner & direct)], own
+        direct -= inner
+        users = {d: who for d, who in users.items() if d not in own}
 
 
 def _split(total: View, bound: Iterable[int]) -> tuple[list[View], list[View]] | None:

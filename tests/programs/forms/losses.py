@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from tests.programs.forms import comm
@@ -295,7 +296,42 @@ def placed(name: str, ranks: int, loss: Function, args: Any = real_targets) -> F
     )
 
 
+class Pooled(nn.Module):
+    """A mean over positions of a gated or residual layer: the gradient of one of its weights meets its own sum."""
+
+    def __init__(self, style: str, mistake: str = "") -> None:
+        super().__init__()
+        self.style, self.mistake = style, mistake
+        self.up, self.down, self.gate = nn.Linear(4, 6), nn.Linear(6, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        branch = self.down(F.gelu(self.up(x)))
+        y = (x + branch).mean(1) if self.style == "mean" else x + self.gate(x[:, :1]) * branch
+        if self.mistake == "about its own mean":
+            y = y - y.mean(0)
+        return y.square().sum() if self.mistake == "sum" else y.square().mean() * (2 if self.mistake == "scaled" else 1)
+
+
+def pooled(style: str) -> Form:
+    def program(mesh: DeviceMesh, mistake: str) -> Pooled:
+        model = Pooled(style, mistake)
+        fully_shard(model, mesh=mesh)
+        return model
+
+    return Form(
+        f"pooled-{style}",
+        {"dp": 2},
+        lambda: Pooled(style),
+        program,
+        lambda: (torch.randn(2, 3, 4),),
+        {},
+        ("about its own mean", "sum", "scaled"),
+    )
+
+
 FORMS: tuple[Form, ...] = (
+    pooled("mean"),
+    pooled("gate"),
     over_dp("mse", 2, F.mse_loss, real_targets),
     over_dp("l1", 4, F.l1_loss, real_targets),
     over_dp("smooth-l1", 2, lambda x, y: F.smooth_l1_loss(x, y, beta=0.5), real_targets),
