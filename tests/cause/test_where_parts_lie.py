@@ -12,6 +12,7 @@ from torch.distributed.tensor.placement_types import Replicate, Shard
 
 from tests.cause.test_of_loops_and_ranks import Mistake, of_size, report_of, told_at_its_line
 from verifycompile import Verdict
+from verifycompile.diagnostics.finding import CAUSE_UNCERTAIN
 
 R, S0, S1 = Replicate(), Shard(0), Shard(1)
 
@@ -249,3 +250,28 @@ def test_an_offset_that_the_other_positions_have_is_two_mistakes():
         ("VC117", 6, f"let line {first + 6} take 0 on all ranks {together}"),
         ("VC117", 4, f"add the rank's coordinate on `tp` times 3 to `own` {together}"),
     }
+
+
+def states(x, decay):
+    state, found = torch.zeros_like(x[0]), []
+    for t in range(x.shape[0]):
+        state = decay[t] * state + x[t]
+        found.append(state)
+    return torch.stack(found)
+
+
+def states_that_do_not_decay(mesh, _):
+    def program(x, decay):
+        own = states(x, decay)
+        return own + funcol.all_gather_tensor(own[-1:], 0, mesh)[:1] * mesh.get_local_rank()
+
+    return program
+
+
+def test_a_cut_of_a_part_is_no_certain_cause():
+    """What a rank cuts is its own part as it should, and nothing that is tried lets the state before it decay."""
+    inputs, placements = of_size((2, 3), (2, 3)), {"x": (S0,), "decay": (S0,)}
+    report = report_of(Mistake(states, states_that_do_not_decay, inputs, placements, ((S0,),), "", "", ""), wrong=True)
+    finding = report.findings[0]
+    assert (report.verdict, finding.code) == (Verdict.REFUTED, "VC118"), str(report)
+    assert CAUSE_UNCERTAIN in finding.notes

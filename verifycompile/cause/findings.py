@@ -13,6 +13,7 @@ from verifycompile.diagnostics.finding import CAUSE_UNCERTAIN, Finding, Label
 from verifycompile.diagnostics.locate import helper_labels, place_of
 from verifycompile.program import ModuleStyle, SourceLocation
 from verifycompile.refinement.classify import ARRANGED
+from verifycompile.refinement.own_part import PIECES
 from verifycompile.torch_interface.model_lines import helper_location_of, written_backward_of
 from verifycompile.torch_interface.value_names import is_backward
 
@@ -42,8 +43,8 @@ def with_causes(finding: Finding, causes: Sequence[Cause], told_of: str = "") ->
     ``told_of``: the output that its message is about, where another one is shown to differ.
     """
     merged = _merged(causes)
-    if not merged:
-        return [finding]
+    if not merged:  # a rank may well cut its own part: samples into micro-batches
+        return [finding.noted(CAUSE_UNCERTAIN) if finding.code == PIECES else finding]
     suffix = CHECKED if len(merged) == 1 else CHECKED_TOGETHER
     if merged[0].proved:
         suffix = f"(checked: {_listed(merged[0].proved)} proved so)"
