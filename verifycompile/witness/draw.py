@@ -86,7 +86,17 @@ def draw(
         name: _tangent(traced_shape(entry, sizes), generator, distribution)
         for name, entry in tangent_inputs(spec).items()
     }
+    tangents.update({name: torch.zeros_like(tangents[name]) for name in _entering_elsewhere(spec, implementation)})
     return Inputs(values, tangents, sizes)
+
+
+def _entering_elsewhere(spec: Program, implementation: Program) -> set[str]:
+    """Outputs whose cotangent the implementation takes with another's, or outside of its graph.
+
+    It returns one tensor twice, or an input as it is: its gradients are the spec's where these cotangents are zero.
+    """
+    passing_on = {output.name for output in implementation.outputs if output.requires_grad}
+    return (tangent_inputs(spec).keys() - tangent_inputs(implementation).keys()) & passing_on
 
 
 def applies(spec: Program, distribution: Distribution) -> bool:
