@@ -88,7 +88,7 @@ def part_of(pool: TermPool, view: View, dim: int, start: int, length: Size) -> V
 
 def narrowed(pool: TermPool, view: View, dim: int, start: int, length: int) -> View:
     """``length`` positions along ``dim`` from ``start`` on: of the pieces, where there are any, else a window."""
-    if start == 0 and view.shape[dim] == length:
+    if view.shape[dim] == length:
         return view
     if concatenated_dim(view) != dim:
         return part_of(pool, view, dim, start, length)
@@ -105,14 +105,12 @@ def narrowed(pool: TermPool, view: View, dim: int, start: int, length: int) -> V
 
 def joined(pool: TermPool, views: Sequence[View], dim: int) -> View:
     """The concatenation along ``dim``, neighbouring parts of one value and equal numbers concatenated."""
-    if len(views) > 1 and all(view.shape == views[0].shape for view in views) and not any(map(_is_number, views)):
-        similar = join_similar(pool, views, dim)
-        if similar is not None:
-            return similar
+    similar = join_similar(pool, views, dim) if len(views) > 1 else None
+    if similar is not None:
+        return similar
     merged: list[View] = []
     for view in views:
-        nested = view.term.operation in (CONCATENATE, STACK) and concatenated_dim(view) == dim
-        for piece in pieces_of(view, dim) if nested else [view]:
+        for piece in pieces_of(view, dim) if concatenated_dim(view) == dim else [view]:
             if piece.shape[dim] == 0:
                 continue
             both = _neighbours(pool, merged[-1], piece, dim) if merged else None
@@ -123,15 +121,11 @@ def joined(pool: TermPool, views: Sequence[View], dim: int) -> View:
     return merged[0] if len(merged) == 1 else _concatenation(pool, merged, dim)
 
 
-def _is_number(view: View) -> bool:
-    return not view.term.index_sizes and not view.term.operands
-
-
 def _neighbours(pool: TermPool, left: View, right: View, dim: int) -> View | None:
     """Two neighbouring pieces as one: the same value repeated, or parts of one value that follow each other."""
     size = whole(left.shape[dim]) + whole(right.shape[dim])
     shape = (*left.shape[:dim], size, *left.shape[dim + 1 :])
-    if not left.uses(dim) and dataclasses.replace(left, shape=shape) == dataclasses.replace(right, shape=shape):
+    if dataclasses.replace(left, shape=shape) == dataclasses.replace(right, shape=shape):
         return dataclasses.replace(left, shape=shape)
     counted = joined_counters(pool, left, right, dim, (left.shape[dim], right.shape[dim]))
     if counted is not None:
@@ -167,7 +161,7 @@ def told_apart(pool: TermPool, view: View) -> View:
         return view
     (fresh,) = view.term.fresh
     digits = view.axes[fresh]
-    if len(digits) < 2 or any(d < 0 or divisor != 1 or size != view.shape[d] for d, divisor, size in digits):
+    if len(digits) < 2 or any(d < 0 or size != view.shape[d] for d, _, size in digits):
         return view
     (outer, _, count), *inner = digits
     length = whole(product(size for _, _, size in inner))
@@ -184,7 +178,7 @@ def told_apart(pool: TermPool, view: View) -> View:
 
 def stacked(pool: TermPool, views: Sequence[View], dim: int) -> View:
     """Pieces that the index of ``dim``, of which each has one position, tells apart."""
-    similar = None if any(map(_is_number, views)) else join_similar(pool, views, dim)
+    similar = join_similar(pool, views, dim)
     if similar is not None:
         return similar
     labels: tuple[Label, ...] = tuple(range(views[0].rank))

@@ -46,6 +46,7 @@ from tests.lemmas import (
     rank_places_checks,
     similar_checks,
     sliding_checks,
+    stretches_checks,
 )
 from tests.lemmas.conditions import Check, Mutant, found_by, mutants_of, of_tests, tried
 from tests.lowering import test_budget
@@ -102,6 +103,7 @@ from verifycompile.rewrites.parts import (
     sliding,
     sliding_matrix,
     stretched_counters,
+    stretches,
 )
 
 _WHOLE_VALUES = "test_whole_concatenations_and_windows_are_what_they_are_said_to_be"
@@ -138,6 +140,7 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
         sliding_checks.matrix_checks(), of_tests(test_sliding, "test_parts_and_reach")
     ),
     stretched_counters: sliding_checks.counter_checks,
+    stretches: stretches_checks.checks,
     similar: lambda: itertools.chain(of_tests(test_similar), similar_checks.checks()),
     scalar: lambda: of_tests(test_scalar),
     size: lambda: of_tests(test_size),
@@ -225,6 +228,11 @@ SAME: Mapping[ModuleType, Mapping[str, str]] = {
     slices: {
         "`True` for `uses`": _FASTER,
         "`self._narrow(operand)` for `part or self._narrow(operand)`": _FASTER,
+    },
+    stretches: {
+        "`len(views) >= 1` for `len(views) > 1`": _FASTER,
+        "`True` for `len(views) > 1`": _FASTER,
+        "`True` for `view.term.operation is CONCATENATE`": _FASTER,
     },
     size: {
         "`False` for `isinstance(size, int)`": _FASTER,
