@@ -278,6 +278,18 @@ def test_an_index_that_the_spec_takes() -> None:
         assert not ranks.b.spec_takes(view, size, way)
 
 
+@pytest.mark.parametrize("index", [4, -5])
+def test_torch_takes_no_index_outside_of_a_dimension(index: int) -> None:
+    """What the spec takes is a position by this, of operators that are called unsafe as well."""
+    table, given = torch.ones(4), [torch.tensor([index])]
+    for target in (aten.index.Tensor, aten._unsafe_index.Tensor):
+        with pytest.raises(IndexError, match="is out of bounds for dimension 0 with size 4"):
+            target(table, given)
+    for target in (aten.index_put.default, aten._unsafe_index_put.default):
+        with pytest.raises(IndexError, match="is out of bounds for dimension 0 with size 4"):
+            target(table, given, torch.ones(1))
+
+
 def test_whole_numbers_are_no_mask() -> None:
     """An index tensor that happens to hold 0 and 1 writes rows, it selects no elements."""
     ranks = Ranks()
