@@ -169,6 +169,7 @@ class OwnCapture:
     ``frame``: its name on every rank. ``axes``: mesh axes along which ranks run it together. ``held``: tensors that are
     no arguments of it, ``passed``: those that are, of whole numbers. ``unless_compared``: assumptions that comparing
     replaces. ``wrappers``: parameter -> what wrapper sends it, and how. ``alone``: captures it as what a rank runs.
+    ``contents``: rank -> name -> digest of what the models that `build` makes hold.
     """
 
     frame: str
@@ -179,6 +180,7 @@ class OwnCapture:
     returned: tuple[str, ...]
     wrappers: Mapping[str, tuple[str, ...]]
     alone: Callable[[], Program]
+    contents: Mapping[int, Mapping[str, bytes]]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -44,9 +44,24 @@ def _is_lookup(view: View) -> bool:
 
 def _shifted_one_hots(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
     """``mask[m] * (f(x, m) == l)``, which may be ``x == m * n + l``, where n is the size of a shard."""
-    indicators = tuple(f for f in factors if f.term.operation.indicator)
-    for merged in merged_indicators(pool, indicators):
-        yield Proposal(SAME_TRUTH, Substitution({"m": indicators, "n": tuple(merged)}), indicators)
+    for indicators in _connected([f for f in factors if f.term.operation.indicator]):
+        for merged in merged_indicators(pool, indicators):
+            yield Proposal(SAME_TRUTH, Substitution({"m": indicators, "n": tuple(merged)}), indicators)
+
+
+def _connected(indicators: Sequence[View]) -> Iterator[tuple[View, ...]]:
+    """Those that share indices or values, directly or through others: no mask says anything of another dimension's."""
+    groups: list[tuple[set[object], list[View]]] = []
+    for indicator in indicators:
+        shared: set[object] = {dim for dim in range(indicator.rank) if indicator.uses(dim)}
+        shared |= {(v.term, v.axes) for v in integer_leaves(indicator)}
+        members = [indicator]
+        for group in [group for group in groups if shared & group[0]]:
+            groups.remove(group)
+            shared |= group[0]
+            members = [*group[1], *members]
+        groups.append((shared, members))
+    return (tuple(members) for _, members in groups)
 
 
 def merged_indicators(pool: TermPool, indicators: Sequence[View]) -> Iterator[Sequence[View]]:

@@ -418,3 +418,12 @@ def test_what_a_term_was_proved_equal_to_may_read_digits_of_its_indices() -> Non
     assert (again.term, again.shape, again.axes) == (y.term, (3, 2), (((1, 1, 2),), ((0, 1, 3),)))
     with pytest.raises(UnalignedError):
         multiply_views(pool, relabel.reshape(x, (2, 3)), relabel.reshape(z, (2, 3)))
+
+
+def test_two_factors_along_each_of_three_equal_dimensions_have_one_order() -> None:
+    """As the look-ups and weights of an interpolation of a volume have."""
+    b = Builder(TermPool())
+    f, g, t = b.pool.leaf("f", (3,)), b.pool.leaf("g", (3,)), b.pool.leaf("t", (3, 3, 3))
+    orders = itertools.product(itertools.permutations("ijk"), repeat=2)
+    found = {b.contraction(f"{', '.join((*p, *q, 'i j k'))} -> ", f, f, f, g, g, g, t) for p, q in orders}
+    assert len(found) == 1

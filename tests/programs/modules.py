@@ -177,6 +177,8 @@ def _entries() -> list[Entry]:
     add("Fold", ((4, 4), 2), lambda: (real(4, 8, 9),))
     add("Unfold", (2,), images)
     add("Upsample", (), images, kwargs={"scale_factor": 2.0, "mode": "bilinear"}, twin={"align_corners": True})
+    trilinear = {"scale_factor": 2.0, "mode": "trilinear"}
+    add("Upsample", (), lambda: (real(4, 2, 3, 3, 3),), kwargs=trilinear, twin={"align_corners": True})
     add("UpsamplingBilinear2d", (), images, kwargs={"scale_factor": 2.0})
     add("UpsamplingNearest2d", (), images, kwargs={"scale_factor": 2.0})
     add("CosineSimilarity", (), lambda: (real(4, 6), positive(4, 6)), kwargs={"dim": 1})

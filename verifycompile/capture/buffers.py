@@ -12,6 +12,7 @@ from torch.distributed.tensor.placement_types import Partial
 
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.boundary import Export, values_of
+from verifycompile.capture.held_tensors import digest_of
 from verifycompile.program import Blocker, Mesh, OutputKind, Program, ProgramInput, Role
 from verifycompile.torch_interface.elements import constant_value, real_tensors
 from verifycompile.torch_interface.memory import sharing
@@ -22,7 +23,9 @@ from verifycompile.torch_interface.placements import outer_blocks, sharded_dimen
 def differing_buffers(
     spec: Program, exported_spec: Export, implementation: Program, exported: Export, empty: Sequence[torch.Tensor]
 ) -> tuple[tuple[Blocker, ...], tuple[str, ...]]:
-    """A blocker for each buffer whose values differ between a given spec and this rank's model; and assumptions.
+    """A blocker for each buffer whose values differ between a given spec and the ranks' models; and assumptions.
+
+    The models are this rank's own, and those that `build` makes.
 
     Parameters are not compared: that they are equal is the input relation. Nor is a buffer that the spec writes to,
     which is state like a parameter. One whose values are not known while compiling is an assumption.
@@ -45,6 +48,10 @@ def differing_buffers(
         elif not same:
             text = f"buffer `{name}` holds other values in the spec than in the model."
             blockers.append(Blocker(None, "VC304", text))
+        elif (rank := _other_rank(expected[name], held[name], item, implementation)) is not None:
+            of_rank = f"in the model that `build` makes on rank {rank}"
+            text = f"buffer `{name}` holds other values than the spec's part {of_rank}."
+            blockers.append(Blocker(None, "VC304", text))
     return tuple(blockers), tuple(assumptions)
 
 
@@ -56,20 +63,40 @@ def _same(whole: object, held: object, item: ProgramInput, mesh: Mesh) -> bool |
         return None
     with real_tensors():
         local = constant_value(held.to_local() if isinstance(held, DTensor) else held)
-        part = constant_value(whole)
-        if local is None or part is None or local.is_meta or part.is_meta:
+        part = _part(whole, item, mesh, own_rank())
+        if local is None or part is None or local.is_meta:
             return None
-        position = mesh.ranks.index(own_rank())
-        below = len(mesh.ranks)
-        for axis, placement in zip(mesh.axes, item.placements or (), strict=False):
-            below //= axis.size
-            if isinstance(placement, Partial):
-                return None
-            dim = sharded_dimension(placement)
-            if dim is not None:
-                blocks = part.chunk(outer_blocks(placement), dim)
-                part = torch.cat([block.chunk(axis.size, dim)[position // below % axis.size] for block in blocks], dim)
         return part.shape == local.shape and bool(torch.equal(part.to(local.dtype), local))
+
+
+def _other_rank(whole: object, held: object, item: ProgramInput, implementation: Program) -> int | None:
+    """The first rank whose model holds something else than its part of ``whole``, where both are known."""
+    mesh, own = implementation.mesh, implementation.own
+    if mesh is None or own is None or not isinstance(whole, torch.Tensor) or not isinstance(held, torch.Tensor):
+        return None
+    for rank, contents in own.contents.items():
+        with real_tensors():
+            part = _part(whole, item, mesh, rank) if rank in mesh.ranks and item.name in contents else None
+            if part is not None and digest_of(part.to(held.dtype)) != contents[item.name]:
+                return rank
+    return None
+
+
+def _part(whole: torch.Tensor, item: ProgramInput, mesh: Mesh, rank: int) -> torch.Tensor | None:
+    """The part of ``whole`` that lies on a rank; None where its values are not known, or are summands."""
+    part = constant_value(whole)
+    if part is None or part.is_meta:
+        return None
+    position, below = mesh.ranks.index(rank), len(mesh.ranks)
+    for axis, placement in zip(mesh.axes, item.placements or (), strict=False):
+        below //= axis.size
+        if isinstance(placement, Partial):
+            return None
+        dim = sharded_dimension(placement)
+        if dim is not None:
+            blocks = part.chunk(outer_blocks(placement), dim)
+            part = torch.cat([block.chunk(axis.size, dim)[position // below % axis.size] for block in blocks], dim)
+    return part
 
 
 def differing_memory(spec: Export, implementation: Export) -> tuple[Blocker, ...]:

@@ -34,11 +34,16 @@ def contents_of(exported: Export, shared: Export) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for name, _, value in plain_tensors(exported, shared):
         is_distributed = isinstance(value, DTensor) or is_without_contents(value)
-        content = None if is_distributed else content_of(value, _SAMPLE)
-        if content is not None:
-            what = f"{value.dtype}{list(value.shape)}".encode()
-            found[name.name] = hashlib.sha256(what + content).digest()
+        digest = None if is_distributed else digest_of(value)
+        if digest is not None:
+            found[name.name] = digest
     return found
+
+
+def digest_of(value: torch.Tensor) -> bytes | None:
+    """Of its dtype, shape and elements; None where these are not known."""
+    content = content_of(value, _SAMPLE)
+    return None if content is None else hashlib.sha256(f"{value.dtype}{list(value.shape)}".encode() + content).digest()
 
 
 def plain_tensors(exported: Export, shared: Export) -> Iterator[tuple[InputName, torch.fx.Node | None, torch.Tensor]]:

@@ -191,6 +191,7 @@ def capture_traced(
             returned=returned_at(hooked.exported),
             wrappers=sent_by(hooked.exported, found.mesh, outer),
             alone=alone,
+            contents=everywhere.contents,
         ),
         seconds=time.perf_counter() - start,
         ranks=ranks,

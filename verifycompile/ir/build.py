@@ -22,8 +22,9 @@ from verifycompile.ir.window import WINDOW, has_windows
 Label = Hashable
 _Atom = tuple[Label, Size]
 
-# Tied operands of a commutative operator are tried in every order up to this many; more only costs matches.
-_MAX_TIED_ORDERS = 24
+# Tied operands of a commutative operator are tried in every order up to this many: two along each of three equal
+# dimensions have so many. More only costs matches.
+_MAX_TIED_ORDERS = 36
 
 
 class ShapeError(ValueError):
