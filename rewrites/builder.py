@@ -584,12 +584,6 @@ class Builder:
             self._narrowed[key] = self._narrow(view, position, base, length)
         return self._narrowed[key]
 
-    def part_of(self, view: View, dim: int, start: Number, length: Size) -> View:
-        """``narrow`` as a window, whether or not digits spell it."""
-        if self.pool.piecewise is None or not isinstance(start, int) or not isinstance(length, int) or length < 1:
-            return self.narrow(view, dim, start, length)
-        return self.pool.piecewise.narrowed(self.pool, view, self.dim(view, dim), start, length)
-
     def _narrow(self, view: View, position: int, base: Size, length: Size) -> View:
         size, dim = view.shape[position], position - self.lead
         if all(isinstance(n, int) for n in (size, base, length)) and not 0 <= base <= size - length:

@@ -22,8 +22,7 @@ from verifycompile.ir.window import WINDOW, has_windows
 Label = Hashable
 _Atom = tuple[Label, Size]
 
-# Tied operands of a commutative operator are tried in every order up to this many: two along each of three equal
-# dimensions have so many. More only costs matches.
+# Tied operands are tried in every order up to this many: what two along each of three equal dimensions have.
 _MAX_TIED_ORDERS = 36
 
 
