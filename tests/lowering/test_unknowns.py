@@ -152,7 +152,7 @@ def test_an_input_without_counterpart() -> None:
     lowering = g.lower(node, pool=pool)
     other = Lowering(lowering.program, pool, "impl")
     other.lower([node])
-    assert blockers(other) == [("x", "VC206", "the input `x` has no counterpart in the spec")]
+    assert blockers(other) == [("x", "VC206", "the input `x` has no counterpart in the other program")]
 
 
 def test_a_node_of_another_kind() -> None:

@@ -172,7 +172,7 @@ class Lowering:
             return self.constant(node, self.program.graph)
         if node.op == "placeholder":
             name = _name(node, self.program)
-            return self._unknown(node, UNREPRESENTABLE, f"the input `{name}` has no counterpart in the spec")
+            return self._unknown(node, UNREPRESENTABLE, f"the input `{name}` has no counterpart in the other program")
         if node.op != "call_function":
             return self._unknown(node, UNREPRESENTABLE, f"a graph node of kind `{node.op}`")
         undefined = next((operand for operand in node.all_input_nodes if operand in self._undefined), None)
