@@ -70,9 +70,14 @@ def _same(whole: object, held: object, item: ProgramInput, mesh: Mesh) -> bool |
 
 
 def _other_rank(whole: object, held: object, item: ProgramInput, implementation: Program) -> int | None:
-    """The first rank whose model holds something else than its part of ``whole``, where both are known."""
+    """The first rank whose model holds something else than its part of ``whole``, where both are known.
+
+    What is replicated is compared among the ranks.
+    """
     mesh, own = implementation.mesh, implementation.own
-    if mesh is None or own is None or not isinstance(whole, torch.Tensor) or not isinstance(held, torch.Tensor):
+    if mesh is None or own is None or all(sharded_dimension(placement) is None for placement in item.placements or ()):
+        return None
+    if not isinstance(whole, torch.Tensor) or not isinstance(held, torch.Tensor):
         return None
     for rank, contents in own.contents.items():
         with real_tensors():
