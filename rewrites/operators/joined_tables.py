@@ -8,6 +8,7 @@ from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import PAD, Builder
 from verifycompile.rewrites.operators.indexing import one_hot
 from verifycompile.rewrites.operators.known_places import read
+from verifycompile.rewrites.operators.padding import part_of
 
 
 def rows_of_parts(b: Builder, table: View, index: View) -> View:
@@ -28,10 +29,7 @@ def rows_of_parts(b: Builder, table: View, index: View) -> View:
 def _one_hot_from(b: Builder, index: View, first: int, size: Size, total: Size) -> View:
     """Where the index is a place from ``first`` on: a part of all places, as a window or where digits spell it."""
     if isinstance(size, int) and isinstance(total, int) and size and total % size == first % size == 0:
-        places, dim = one_hot(b, index, total), b.rank(index)
-        if b.pool.piecewise is None:
-            return b.narrow(places, dim, first, size)
-        return b.pool.piecewise.narrowed(b.pool, places, b.dim(places, dim), first, size)
+        return part_of(b, one_hot(b, index, total), b.rank(index), first, size)
     return one_hot(b, b.sub(index, first) if first else index, size)
 
 

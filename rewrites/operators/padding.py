@@ -86,6 +86,13 @@ def _padded_with(b: Builder, view: View, pad: Sequence[int], value: Number) -> V
     return result
 
 
+def part_of(b: Builder, view: View, dim: int, start: Number, length: Size) -> View:
+    """``narrow`` as a window, whether or not digits spell it, where the pool has windows."""
+    if b.pool.piecewise is None or not isinstance(start, int) or not isinstance(length, int) or length < 1:
+        return b.narrow(view, dim, start, length)
+    return b.pool.piecewise.narrowed(b.pool, view, b.dim(view, dim), start, length)
+
+
 def _padded(b: Builder, view: View, pad: Sequence[int]) -> View:
     result = view
     for k in range(len(pad) // 2):
@@ -99,8 +106,7 @@ def _padded(b: Builder, view: View, pad: Sequence[int]) -> View:
         require_same_on_ranks(b, pad=after)
         if before < 0 or after < 0:
             length = b.shape(result)[dim] + min(before, 0) + min(after, 0)
-            cut = b.narrow if b.pool.piecewise is None else b.part_of
-            result = cut(result, dim, max(-before, 0), length)
+            result = part_of(b, result, dim, max(-before, 0), length)
         before, after = max(before, 0), max(after, 0)
         if before or after:
             result = b.pad(result, dim, before, result.shape[b.dim(result, dim)] + before + after)
