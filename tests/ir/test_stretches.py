@@ -18,6 +18,7 @@ from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.operators.constant_matrix import window
 from verifycompile.rewrites.operators.elementwise import FUNCTIONS
+from verifycompile.rewrites.operators.padding import part_of
 
 _ROWS, _COLUMNS = 9, 6
 _CUTS = {
@@ -90,7 +91,7 @@ class _Program:
 
 
 def _cut(b: Builder, view: View, dim: int, span: Span) -> View:
-    return b.part_of(view, dim, span[0], span[1] - span[0])
+    return part_of(b, view, dim, span[0], span[1] - span[0])
 
 
 @pytest.mark.parametrize("seed", range(300))

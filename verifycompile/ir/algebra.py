@@ -203,6 +203,8 @@ def _nested(pool: TermPool, factors: list[View], free: int) -> View:
             pool, [permute(f, [*kept, *own]) for i, f in enumerate(factors) if i in group], len(kept)
         )
         rest = [permute(f, kept) for i, f in enumerate(factors) if i not in group]
+        if any([v.term for v in f.term.operands] == [inner.term] for f in rest):  # a power of the sum, which rules join
+            return contract_aligned(pool, [*rest, inner], inner.shape, free)
         return _without_constant_factors(pool, [*rest, inner], free)
     return _apply_contract(pool, factors, free)
 

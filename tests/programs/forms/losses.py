@@ -296,16 +296,34 @@ def placed(name: str, ranks: int, loss: Function, args: Any = real_targets) -> F
     )
 
 
+class RelativePositions(nn.Module):
+    """Attention whose logits are a sum of products: the gradient of the norm's bias meets the weights' own sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.position = nn.LayerNorm(4), nn.Embedding(9, 4)
+        self.query, self.key, self.value = (nn.Linear(4, 4, bias=False) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norm(x)
+        query, places = self.query(x), torch.arange(x.shape[1])
+        distance = self.position((places[:, None] - places).clamp(-4, 4) + 4)
+        logits = query @ self.key(x).transpose(1, 2) + torch.einsum("bid,ijd->bij", query, distance)
+        return logits.softmax(-1) @ self.value(x)
+
+
 class Pooled(nn.Module):
     """A mean over positions of a gated or residual layer: the gradient of one of its weights meets its own sum."""
 
     def __init__(self, style: str, mistake: str = "") -> None:
         super().__init__()
         self.style, self.mistake = style, mistake
-        self.up, self.down, self.gate = nn.Linear(4, 6), nn.Linear(6, 4), nn.Linear(4, 4)
+        self.gate = nn.Linear(4, 4)
+        perceptron = nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 4))
+        self.branch = RelativePositions() if style == "positions" else perceptron
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        branch = self.down(F.gelu(self.up(x)))
+        branch = self.branch(x)
         y = (x + branch).mean(1) if self.style == "mean" else x + self.gate(x[:, :1]) * branch
         if self.mistake == "about its own mean":
             y = y - y.mean(0)
@@ -332,6 +350,7 @@ def pooled(style: str) -> Form:
 FORMS: tuple[Form, ...] = (
     pooled("mean"),
     pooled("gate"),
+    pooled("positions"),
     over_dp("mse", 2, F.mse_loss, real_targets),
     over_dp("l1", 4, F.l1_loss, real_targets),
     over_dp("smooth-l1", 2, lambda x, y: F.smooth_l1_loss(x, y, beta=0.5), real_targets),
