@@ -8,6 +8,9 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from torch import nn
+from torch.distributed.distributed_c10d import _get_default_group
+from torch.nn.parallel import DistributedDataParallel
 
 from tests.support import fake_mesh_world, fake_world
 from verifycompile.torch_interface.mesh import RootMesh
@@ -93,7 +96,7 @@ def test_collectives_in_place(operation: str) -> None:
 
 def test_functional_collectives() -> None:
     def program(rank: int) -> list[torch.Tensor]:
-        group: Any = dist.group.WORLD
+        group: Any = _get_default_group()
         return [
             functional.wait_tensor(functional.all_reduce(own(rank), "avg", group)),
             functional.wait_tensor(functional.all_gather_tensor(own(rank), 0, group)),
@@ -160,3 +163,63 @@ def test_an_error_of_one_rank_ends_all() -> None:
 
     with pytest.raises(ValueError, match=r"^one$"):
         run(program)
+
+
+class Summed(nn.Module):
+    """Communicates in its forward, and says there whose forward torch takes to run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, list[Any]]:
+        seen = [DistributedDataParallel._get_active_ddp_module()]
+        for _ in range(2):
+            x = functional.wait_tensor(functional.all_reduce(x * self.weight, "sum", _get_default_group()))
+            seen.append(DistributedDataParallel._get_active_ddp_module())
+        return x, seen
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_each_rank_is_in_the_forward_of_its_own_wrapper(fails: bool) -> None:
+    """torch keeps one for a process, which ranks that take turns would leave to one another."""
+    held: dict[int, DistributedDataParallel] = {}
+
+    def forward(rank: int) -> list[Any]:
+        held[rank] = DistributedDataParallel(Summed())
+        _, seen = held[rank](own(rank))
+        if fails and rank == 1:
+            raise ValueError("of rank 1")
+        return seen
+
+    if fails:
+        with pytest.raises(ValueError, match="of rank 1"):
+            run(forward)
+    else:
+        assert run(forward) == {rank: [held[rank]] * 3 for rank in range(3)}
+    assert DistributedDataParallel._get_active_ddp_module() is None
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_what_is_traced_in_the_forward_of_a_wrapper_communicates_once_it_runs() -> None:
+    """There Dynamo leaves the modes of the thread on."""
+    met: list[str] = []
+
+    def compiled(graph: torch.fx.GraphModule, _: Any) -> Any:
+        met.append("compiled")
+        return graph
+
+    def total(x: torch.Tensor) -> torch.Tensor:
+        return functional.wait_tensor(functional.all_reduce(x, "sum", _get_default_group())) * 2
+
+    class Compiled(Summed):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]  # another result
+            return torch.compile(total, backend=compiled)(x * self.weight)
+
+    def forward(rank: int) -> torch.Tensor:
+        return DistributedDataParallel(Compiled())(own(rank))
+
+    torch._dynamo.reset()
+    found = run(forward)
+    assert all(torch.equal(value, WHOLE * 2) for value in found.values())
+    assert met == ["compiled"]  # by the first rank, whose graph the others run

@@ -12,6 +12,7 @@ from torch._C._distributed_c10d import (
     PythonCallbackWork,
     _create_work_from_future,  # pyright: ignore[reportAttributeAccessIssue]  # torch's stubs leave it out
 )
+from torch._guards import TracingContext
 from torch.distributed import distributed_c10d
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.distributed_c10d import ProcessGroup, Work
@@ -57,6 +58,9 @@ class Communication(TorchDispatchMode):
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # In the forward of DDP, Dynamo traces with this mode still on.
+        if TracingContext.try_get() is not None:
+            return func(*args, **(kwargs or {}))
         # A DTensor communicates in its own dispatch, which must run with this mode still on.
         if any(issubclass(kind, (DTensor, AsyncCollectiveTensor)) for kind in types):
             return NotImplemented

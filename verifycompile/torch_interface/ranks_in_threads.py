@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from verifycompile.torch_interface.acting_rank import acting_as
 from verifycompile.torch_interface.late_results import late
@@ -53,6 +54,7 @@ class _Rank(Generic[Result]):
         self.job = job
         self.turn = threading.Semaphore(0)
         self.state = state
+        self.active_ddp: DistributedDataParallel | None = None  # whose forward runs, which torch keeps for a process
         self.blocked: Callable[[], bool] | None = None
         self.waits_for = ""
         self.finished = False
@@ -160,6 +162,7 @@ class RanksInThreads:
     def run(self, function: Callable[[int], Result]) -> dict[int, Result]:
         """What ``function`` returns as each rank. Raises what a rank raises, ``RanksWaitError`` where they hang."""
         job: _Job[Result] = _Job()
+        active = DistributedDataParallel._active_ddp_module
         threads = [_Rank(rank, job, function, self._random[rank]) for rank in self.ranks]
         for thread in threads:
             thread.thread.start()
@@ -171,6 +174,7 @@ class RanksInThreads:
                 if not thread.finished:
                     thread.turn.release()
                 thread.thread.join()
+            DistributedDataParallel._active_ddp_module = active
         return {thread.rank: thread.result for thread in threads}  # type: ignore[misc]  # None where the call returns it
 
     def _take_turns(self, job: _Job[Result], threads: list[_Rank[Result]]) -> None:
@@ -182,8 +186,10 @@ class RanksInThreads:
                 raise RanksWaitError(f"the ranks wait without end: {said}", waiting)
             for thread in ready:
                 with thread.state.installed(), self._acting(thread.rank):
+                    DistributedDataParallel._active_ddp_module = thread.active_ddp
                     thread.turn.release()
                     job.back.acquire()
+                    thread.active_ddp = DistributedDataParallel._active_ddp_module
                 if thread.error is not None:
                     self.failed = thread.rank
                     raise thread.error
