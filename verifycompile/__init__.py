@@ -56,7 +56,7 @@ TORCH_RELEASE = "2.13"
 
 def observe() -> None:
     """Record from now on what code asks about its rank and the number of ranks, with what modules are made, and where
-    the operators of a traced graph come from.
+    plans and the operators of a traced graph come from.
 
     Raises ``ImportError`` for another release of torch.
     """
@@ -66,6 +66,7 @@ def observe() -> None:
         raise ImportError(f"{text}: pip install torch=={TORCH_RELEASE}.*")
     importlib.import_module("verifycompile.torch_interface.observation").activate()
     importlib.import_module("verifycompile.torch_interface.constructed").record_constructions()
+    importlib.import_module("verifycompile.torch_interface.plan_lines").record_plans()
     importlib.import_module("verifycompile.torch_interface.traced_lines").keep_lines()
 
 

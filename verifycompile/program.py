@@ -186,13 +186,14 @@ class OwnCapture:
 @dataclasses.dataclass(frozen=True)
 class ModuleStyle:
     """``kind``: the class of a module. ``name``: its style in the plan of ``parallelize_module``, "" for none;
-    ``layouts``: of its result. ``inputs``: those that it takes its input for.
+    ``layouts``: of its result. ``inputs``: those that it takes its input for. ``line``: what made the style.
     """
 
     kind: str
     name: str
     layouts: tuple[Placement, ...]
     inputs: tuple[Placement, ...] = ()
+    line: SourceLocation | None = None
 
 
 @dataclasses.dataclass(frozen=True)

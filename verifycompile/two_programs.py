@@ -32,7 +32,7 @@ from verifycompile.certificate.making import certificate_of
 from verifycompile.counterexamples import counterexample_of, mended_program, with_script
 from verifycompile.diagnostics.codes import UNPROVED_CODES
 from verifycompile.diagnostics.finding import CAUSE_UNCERTAIN, Finding, Label
-from verifycompile.diagnostics.locate import helper_labels, place_of
+from verifycompile.diagnostics.locate import helper_labels, modules_before, place_of
 from verifycompile.diagnostics.report import Report, SecondLook, Stats
 from verifycompile.diagnostics.severity import Severity
 from verifycompile.diagnostics.verdict import Verdict
@@ -172,7 +172,7 @@ def _report(
         findings[:1] = with_causes(findings[0].noted(*dict.fromkeys(failures)), causes, result.mismatch.output)
         if not causes:
             findings[0] = with_unread_input(findings[0], spec, implementation)
-    findings = [_with_remedy(with_styles(finding, implementation.styles)) for finding in findings]
+    findings = [_with_remedy(with_styles(finding, spec, implementation)) for finding in findings]
     if search is not None:
         mended = functools.partial(_mended, search, implementation, repairs, causes)
         findings[0] = _with_script(findings[0], search, mended)
@@ -366,6 +366,7 @@ def finding_of_mismatch(mismatch: Mismatch) -> Finding:
         relation_expected=mismatch.relation_expected,
         label=mismatch.impl_label,
         labels=labels,
+        modules=modules_before(mismatch.impl_node),
         notes=mismatch.notes,
         output=mismatch.output,
         followers=mismatch.followers,

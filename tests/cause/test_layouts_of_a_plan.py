@@ -1,9 +1,9 @@
-"""A plan that takes an input for another layout than it has: the module's line, the layout, and what mends it."""
+"""A plan with a layout that a value does not have, or does not need: the line of the style, and what mends it."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from torch.distributed.tensor.placement_types import Partial, Placement, Replica
 import verifycompile
 from tests.support import fake_mesh_world
 from verifycompile import Verdict
+from verifycompile.diagnostics.finding import Finding
 
 WIDTH = 8
 LAYOUTS = {"x": [Shard(0)], "up": [Shard(1)], "down": [Shard(0)]}
@@ -52,6 +53,18 @@ def report_on(
         return verifycompile.verify(model, (x,), spec=kind(), **options)
 
 
+def line_with(function: Callable[..., Any], text: str) -> int:
+    """The line of a function that has ``text``, counted from 1 in its file."""
+    lines, first = inspect.getsourcelines(function)
+    return first + next(at for at, line in enumerate(lines) if text in line)
+
+
+def place_of(finding: Finding) -> int:
+    assert finding.impl_location is not None
+    assert finding.impl_location.file == __file__
+    return finding.impl_location.line
+
+
 def plan(taken_for: Placement, given_as: Placement) -> dict[str, Any]:
     return {"up": ColwiseParallel(input_layouts=taken_for), "down": RowwiseParallel(output_layouts=given_as)}
 
@@ -78,20 +91,17 @@ RIGHT = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_layout_is_told_at_its_module(name: str) -> None:
+def test_a_wrong_layout_is_told_at_its_style(name: str) -> None:
     kind, styles, placement, code, spelled, hint = WRONG[name]
     report = report_on(kind, styles, placement)
     assert report.verdict is Verdict.REFUTED, str(report)
     finding = report.findings[0]
-    lines, first = inspect.getsourcelines(kind.forward)
-    line = first + next(at for at, text in enumerate(lines) if "self.up" in text)
-    assert finding.impl_location is not None
-    assert (finding.code, finding.impl_location.line) == (code, line), str(report)
+    line = line_with(kind.forward, "self.up")
+    assert (finding.code, place_of(finding)) == (code, line_with(plan, "return {")), str(report)
     assert finding.hint == hint.format(line=line), str(report)
-    told = (
-        f"the plan gives `up` the style `ColwiseParallel` with `input_layouts={spelled}`, which says how the ranks hold"
-    )
-    assert f"{told} its input" in finding.notes, str(report)
+    told = f"the plan gives `up` the style `ColwiseParallel` with `input_layouts={spelled}`"
+    assert finding.label == f"{told}, which says how the ranks hold its input"
+    assert finding.labels[0].location.line == line, str(report)
 
 
 class Returned(Block):
@@ -123,9 +133,8 @@ def test_what_is_returned_follows_the_layout_that_mends_it(name: str) -> None:
     report = report_on(Returned, styles, placement, returned)
     assert report.verdict is Verdict.REFUTED, str(report)
     finding = report.findings[0]
-    assert finding.code == "VC104"
-    assert finding.impl_location is not None
-    assert finding.hint == hint.format(finding.impl_location.line), str(report)
+    assert (finding.code, place_of(finding)) == ("VC104", line_with(plan, "return {")), str(report)
+    assert finding.hint == hint.format(finding.labels[0].location.line), str(report)
     right = plan(placement, ROWS if returned else Replicate())
     assert report_on(Returned, right, placement, returned).verdict is Verdict.VERIFIED
 
@@ -134,6 +143,78 @@ def test_what_is_returned_follows_the_layout_that_mends_it(name: str) -> None:
 def test_the_right_layout_is_proved(name: str) -> None:
     report = report_on(*RIGHT[name])
     assert report.verdict is Verdict.VERIFIED, str(report)
+
+
+class Head(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH, bias=False), nn.Linear(2 * WIDTH, WIDTH, bias=False)
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 6, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.norm(x + self.down(self.up(x).relu()))
+        logits = self.head(h)
+        return logits.softmax(-1)
+
+
+class HeadByHand(Head):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.norm(x + self.down(self.up(x).relu()))
+        logits = self.head(h)
+        return logits.softmax(-1) * 1  # a line of the model alone: it may be wrong itself
+
+
+def report_on_head(kind: type[Head], *, sums: Placement, parts: Placement) -> verifycompile.Report:
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        styles: dict[str, Any] = {
+            "up": ColwiseParallel(),
+            "down": RowwiseParallel(output_layouts=sums),
+            "head": ColwiseParallel(output_layouts=parts),
+        }
+        model = parallelize_module(kind(), mesh, styles)
+        return verifycompile.verify(
+            model.requires_grad_(False), (torch.randn(3, WIDTH),), spec=Head().requires_grad_(False), mesh=mesh
+        )
+
+
+GIVEN_IN_PARTS = (
+    "the plan gives `head` the style `ColwiseParallel` with `output_layouts=Shard(-1)`, which leaves each rank a part of "
+    "its result; with `Replicate()` the style gathers it"
+)
+GIVEN_AS_SUMS = (
+    "the plan gives `down` the style `RowwiseParallel` with `output_layouts=Partial()`, which leaves its result a partial "
+    "sum; with `Replicate()` the style all-reduces it"
+)
+
+
+@pytest.mark.parametrize("kind", [Head, HeadByHand])
+def test_results_that_are_whole_are_proved(kind: type[Head]) -> None:
+    assert report_on_head(kind, sums=Replicate(), parts=Replicate()).verdict is Verdict.VERIFIED
+
+
+@pytest.mark.parametrize(
+    ("layouts", "style", "line", "code", "told"),
+    [
+        ({"sums": Replicate(), "parts": Shard(-1)}, '"head"', "softmax", "VC114", GIVEN_IN_PARTS),
+        ({"sums": Partial(), "parts": Replicate()}, '"down"', "self.norm", "VC101", GIVEN_AS_SUMS),
+    ],
+)
+def test_a_result_that_the_plan_does_not_make_whole_is_told_at_its_style(
+    layouts: Mapping[str, Placement], style: str, line: str, code: str, told: str
+) -> None:
+    report = report_on_head(Head, **layouts)
+    assert report.verdict is Verdict.REFUTED, str(report)
+    (finding,) = report.findings
+    assert (finding.code, place_of(finding)) == (code, line_with(report_on_head, style)), str(report)
+    assert (finding.label, finding.message) == (told, told)
+    assert finding.labels[0].location.line == line_with(Head.forward, line)
+    assert finding.hint is not None
+
+
+def test_a_line_of_the_model_alone_is_told_itself() -> None:
+    (finding,) = report_on_head(HeadByHand, sums=Replicate(), parts=Shard(-1)).findings
+    assert place_of(finding) == line_with(HeadByHand.forward, "softmax")
+    assert GIVEN_IN_PARTS in finding.notes
 
 
 def written_by_hand(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:

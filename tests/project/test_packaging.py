@@ -73,6 +73,7 @@ OBSERVED = {
     "verifycompile.torch_interface",
     "verifycompile.torch_interface.constructed",
     "verifycompile.torch_interface.observation",
+    "verifycompile.torch_interface.plan_lines",
     "verifycompile.torch_interface.traced_lines",
 }
 

@@ -1,6 +1,7 @@
 """Why a program was refused, and how to mend it: changes of the program after which it is proved."""
 
-from verifycompile.cause.findings import with_causes, with_styles
+from verifycompile.cause.findings import with_causes
+from verifycompile.cause.plans import with_styles
 from verifycompile.cause.records import right_record
 from verifycompile.cause.search import Cause, find_causes
 from verifycompile.cause.stopped import with_gradients_passed

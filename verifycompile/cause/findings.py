@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-
-from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
+from collections.abc import Sequence
 
 from verifycompile.cause.search import Cause
 from verifycompile.diagnostics.codes import OWN_PART_CODES
 from verifycompile.diagnostics.finding import CAUSE_UNCERTAIN, Finding, Label
-from verifycompile.diagnostics.locate import helper_labels, place_of
-from verifycompile.program import ModuleStyle, SourceLocation
+from verifycompile.diagnostics.locate import helper_labels, modules_before, place_of
+from verifycompile.program import SourceLocation
 from verifycompile.refinement.classify import ARRANGED
 from verifycompile.refinement.own_part import PIECES
 from verifycompile.torch_interface.model_lines import helper_location_of, written_backward_of
@@ -31,8 +29,6 @@ _EXCHANGES = frozenset({"exchange", "exchange parts"})
 """Kinds of changes after which what was taken for another value is used as it was."""
 _OF_TURNS = frozenset({"VC119"})
 """Codes of mismatches that say which turn of a loop is used: a change says what of it is computed otherwise."""
-_OF_LAYOUTS = frozenset({"VC102", "VC104"})
-"""Codes of mismatches that a layout in a plan may be the cause of."""
 _OF_PLACES = frozenset({"VC117", "VC118"})
 """Codes of mismatches that are about which elements a rank takes."""
 
@@ -74,43 +70,6 @@ def _at_place(finding: Finding, cause: Cause) -> Finding:
     is_within = any(_same_line(other, own(cause.node)) for own in (helper_location_of, written_backward_of))
     text = "called here" if is_within else f"`{place.function}`, called there, computes it here"
     return dataclasses.replace(finding, impl_location=other, labels=(Label(place, text), *labels))
-
-
-def with_styles(finding: Finding, styles: Mapping[str, ModuleStyle]) -> Finding:
-    """The finding, with what the plan of ``parallelize_module`` says of the modules that it is about.
-
-    A result that the plan leaves a partial sum; a parameter of a module without a style, though another module of its
-    class has one; a layout that an input does not have.
-    """
-    place = finding.impl_location
-    style = styles.get(place.module) if place is not None else None
-    if place is not None and style is not None and style.inputs and finding.code in _OF_LAYOUTS:
-        layouts = ", ".join(map(_spelled, style.inputs))
-        return finding.noted(
-            f"the plan gives `{place.module}` the style `{style.name}` with `input_layouts={layouts}`, which says how "
-            "the ranks hold its input"
-        )
-    if finding.code != "VC101" or not styles:
-        return finding
-    kind, _, name = finding.output.partition(".")
-    module = name.rpartition(".")[0]
-    if kind == "grad" and module in styles and not styles[module].name:
-        alike = [path for path, other in styles.items() if other.kind == styles[module].kind and other.name]
-        notes = [
-            f"`{module}` has no style in the plan; `{path}`, of the same class, has `{styles[path].name}`"
-            for path in alike[:1]
-        ]
-    else:
-        places = [finding.impl_location, *(label.location for label in finding.labels)]
-        near = {place.module for place in places if place is not None}
-        notes = [
-            f"the plan gives `{path}` the style `{style.name}` with `output_layouts=Partial()`, which leaves its "
-            "result a partial sum; with `Replicate()` the style all-reduces it"
-            for path, style in styles.items()
-            if any(isinstance(layout, Partial) for layout in style.layouts)
-            and not near.isdisjoint((path, path.rpartition(".")[0]))
-        ]
-    return finding.noted(*notes)
 
 
 def _of_unmended(causes: Sequence[Cause]) -> str:
@@ -162,6 +121,7 @@ def _of_first(finding: Finding, cause: Cause, suffix: str, *, alone: bool, of_an
         impl_location=place,
         spec_location=None if of_another or not is_here or is_vague else finding.spec_location,
         labels=helper_labels(cause.node),
+        modules=modules_before(cause.node),
         notes=tuple(note for note in finding.notes if not note.startswith(CAUSE_UNCERTAIN)),
         relation_found="",
         relation_expected="",
@@ -177,18 +137,12 @@ def _of_other(finding: Finding, cause: Cause, suffix: str) -> Finding:
         impl_location=place_of(cause.node),
         label=message,
         labels=helper_labels(cause.node),
+        modules=modules_before(cause.node),
         hint=f"{hint} {suffix}",
         verdict=finding.verdict,
         output=cause.outputs[0] if cause.outputs else finding.output,
         followers=max(len(cause.outputs) - 1, 0),
     )
-
-
-def _spelled(placement: Placement) -> str:
-    """A placement as a plan spells it."""
-    if isinstance(placement, Shard):
-        return f"Shard({placement.dim})"
-    return "Replicate()" if isinstance(placement, Replicate) else "Partial()"
 
 
 def _listed(names: Sequence[str]) -> str:

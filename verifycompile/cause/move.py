@@ -37,6 +37,7 @@ class Move:
     message that says so, and the hint what to do. ``apply`` changes a draft that has a node of this name.
     ``is_late``: it mends an output where it leaves the program, which says where the fault shows, not where it is.
     ``pointed``: what is shown to the user, where that is a node of the graph of other ranks, or one that nothing reads.
+    ``runs_beside``: the name of the node before or behind which that line is meant to run.
     ``lacks_derivative``: in the source it changes gradients as well, which ``apply`` leaves as they are.
     """
 
@@ -47,6 +48,7 @@ class Move:
     apply: Callable[[Draft], None]
     is_late: bool = False
     pointed: torch.fx.Node | None = None
+    runs_beside: str = ""
     lacks_derivative: bool = False
 
     @property

@@ -33,6 +33,7 @@ from verifycompile.torch_interface.gradient_marks import noted_owner
 from verifycompile.torch_interface.logs import without_logged_failures
 from verifycompile.torch_interface.model_lines import (
     caller_of,
+    line_beside,
     model_location_of,
     only_caller_of,
     within_helper,
@@ -518,6 +519,8 @@ class _Search:
             hint = hint if place is None else f"{hint}, for the call at line {place.line} alone"
         if place is None and (first.pointed is not None or first.kind[0] in _OF_BODIES):
             place = written_backward_of(node)
+        if first.runs_beside:
+            place = line_beside(node, draft.node(first.runs_beside))
         return Cause(node, step.moves, mended, (message, hint), draft=index, place=place)
 
     def _steps(

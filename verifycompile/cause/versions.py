@@ -33,7 +33,8 @@ def other_versions(scene: Scene) -> Iterator[Move]:
             readers = [reader.name for reader in _readers(scene, value, after)]
             if readers:
                 change = functools.partial(_exchange, value.name, other.name, readers)
-                yield Move(("version", when), readers[0], "VC108", fixed(message, hint), change)
+                texts = fixed(message, hint)
+                yield Move(("version", when), readers[0], "VC108", texts, change, runs_beside=after.name)
 
 
 def _readers(scene: Scene, value: torch.fx.Node, written: torch.fx.Node) -> list[torch.fx.Node]:

@@ -85,6 +85,7 @@ class Finding:
     explain it, in order of importance.
     ``hint``: a fix that was verified before it is offered, else None. ``output``: the program output that fails
     because of this; ``followers``: how many more outputs and spec nodes lack a relation only because of this one.
+    ``modules``: the paths of those that made what is used there.
     ``waived``: why, by which waiver and until when this stops nothing; "" where it does.
     """
 
@@ -100,6 +101,7 @@ class Finding:
     verdict: Verdict = Verdict.UNPROVED
     label: str = ""
     labels: tuple[Label, ...] = ()
+    modules: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     output: str = ""
     followers: int = 0

@@ -9,7 +9,9 @@ import torch.fx
 
 from verifycompile.diagnostics.finding import Label
 from verifycompile.program import SourceLocation
+from verifycompile.torch_interface.evaluation import is_view
 from verifycompile.torch_interface.model_lines import helper_location_of, model_location_of
+from verifycompile.torch_interface.source import module_of
 from verifycompile.torch_interface.value_names import operator_of
 
 Locator = Callable[[torch.fx.Node], SourceLocation | None]
@@ -26,6 +28,17 @@ def helper_labels(node: torch.fx.Node | None) -> tuple[Label, ...]:
     if node is None or location is None:
         return ()
     return (Label(location, f"the helper `{location.function}` calls `{operator_of(node)}` here"),)
+
+
+def modules_before(node: torch.fx.Node | None) -> tuple[str, ...]:
+    """The modules that made the operands of a node, views of them passed over."""
+    found: dict[str, None] = {}
+    for operand in () if node is None else node.all_input_nodes:
+        made = operand
+        while is_view(made.target) and made.all_input_nodes:
+            made = made.all_input_nodes[0]
+        found |= {module_of(made): None}
+    return tuple(module for module in found if module)
 
 
 def nearest_location(node: torch.fx.Node | None, locate: Locator) -> SourceLocation | None:

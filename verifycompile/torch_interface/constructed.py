@@ -115,7 +115,7 @@ class _Identity:
     """Of one parameter; a copy of a module has others, as its parameters are others."""
 
 
-class _ByIdentity:
+class ByIdentity:
     """Objects -> what is kept of them as long as they live. No attribute of an object is looked up.
 
     Looking one up may run the object's own code, which may not answer while the object is still being constructed.
@@ -137,11 +137,11 @@ class _ByIdentity:
         self._entries[number] = (weakref.ref(key, forget), value)
 
 
-_RECORDS = _ByIdentity()
+_RECORDS = ByIdentity()
 """Module -> ``_Record``. By identity: a module's class may define equality without a hash."""
-_CLASSES = _ByIdentity()
+_CLASSES = ByIdentity()
 """Class of modules -> attribute -> ``Recorded``."""
-_PARAMETERS = _ByIdentity()
+_PARAMETERS = ByIdentity()
 """Parameter -> ``_Identity``."""
 _assign = nn.Module.__setattr__
 _register = nn.Module.register_buffer

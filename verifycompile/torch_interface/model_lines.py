@@ -122,6 +122,15 @@ def only_caller_of(node: torch.fx.Node) -> SourceLocation | None:
     return located(node, frames, len(callers) - 1) if len(making) == 1 < len(calling) else None
 
 
+def line_beside(node: torch.fx.Node, other: torch.fx.Node) -> SourceLocation | None:
+    """The line of ``node`` in the innermost function that was running at both nodes, which says what runs first."""
+    frames = frames_of(node)
+    for position, (own, theirs) in enumerate(zip(frames, frames_of(other), strict=False)):
+        if (own.file, own.line) != (theirs.file, theirs.line):
+            return located(node, frames, position) if _function(own) == _function(theirs) else None
+    return None
+
+
 @contextlib.contextmanager
 def within_helper(nodes: Sequence[torch.fx.Node]) -> Generator[SourceLocation | None]:
     """Lets the line of a helper stand for nodes, other than collectives, that it made for several lines that call it.

@@ -21,8 +21,8 @@ from torch.utils._pytree import tree_map
 
 from verifycompile.program import ModuleStyle
 from verifycompile.torch_interface.closures import taken_along
+from verifycompile.torch_interface.plan_lines import STYLES, line_of_style
 
-_STYLES = "torch.distributed.tensor.parallel.style"
 _FILES = f"{Path(torch.distributed.tensor.__file__).parent}{os.sep}"
 
 
@@ -85,7 +85,7 @@ def _style(module: nn.Module) -> ModuleStyle:
     nothing = "", ()
     name, layouts = next(_told(module._forward_hooks), nothing)
     name_before, inputs = next(_told(module._forward_pre_hooks), nothing)
-    return ModuleStyle(type(module).__name__, name or name_before, layouts, inputs)
+    return ModuleStyle(type(module).__name__, name or name_before, layouts, inputs, line_of_style(module))
 
 
 def _told(hooks: Mapping[int, Any]) -> Iterator[tuple[str, tuple[Placement, ...]]]:
@@ -94,7 +94,7 @@ def _told(hooks: Mapping[int, Any]) -> Iterator[tuple[str, tuple[Placement, ...]
         for value in taken_along(hook) if isinstance(hook, types.FunctionType) else ():
             if isinstance(value, ParallelStyle):
                 yield type(value).__name__, ()
-            elif isinstance(value, functools.partial) and getattr(value.func, "__module__", "") == _STYLES:
+            elif isinstance(value, functools.partial) and getattr(value.func, "__module__", "") == STYLES:
                 yield value.func.__qualname__.partition(".")[0], _layouts(value.args)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+import itertools
 import linecache
 import os
 import re
@@ -131,7 +132,10 @@ def calling_line() -> SourceLocation | None:
     while frame is not None:
         code = frame.f_code
         if is_code_of_user(code.co_filename):
-            return SourceLocation(code.co_filename, frame.f_lineno, function=code.co_name)
+            _, last, start, end = next(itertools.islice(code.co_positions(), frame.f_lasti // 2, None))
+            column = 1 if start is None else start + 1
+            end_column = None if end is None or last != frame.f_lineno else end + 1
+            return SourceLocation(code.co_filename, frame.f_lineno, column, end_column, code.co_name)
         frame = frame.f_back
     return None
 
