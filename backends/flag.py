@@ -20,6 +20,7 @@ from verifycompile.backends.unverified import refuse_unverified_runs
 from verifycompile.backends.verify import CHECK, CheckedGraph, check_graph, verify
 from verifycompile.backends.waivers import waivers_of_job
 from verifycompile.diagnostics.report import Report
+from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.torch_interface.collective_tracing import trace_collectives_where
@@ -81,6 +82,8 @@ def _check_and_warn(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> 
         warn_with_error(as_compile_error(error))
         return CheckedGraph()
     if checked.report is not None and checked.is_refused:
+        if checked.report.verdict is Verdict.UNPROVED and checked.report.stops:
+            raise refusal(checked.report, checked.together)
         warn_with_report(checked.report, checked.together.ranks)
     return checked
 

@@ -89,7 +89,7 @@ def verify(
     if report is not None and report.is_waived:
         warn_of_waived(report)
     elif report is not None and not report:
-        if report.verdict is Verdict.REFUTED or settings.on_unproved == "error":
+        if report.verdict is Verdict.REFUTED or report.stops or settings.on_unproved == "error":
             raise refusal(report, checked.together, in_full=True)
         warn_with_report(report, checked.together.ranks)
     return checked.compiled_by(in_buckets(inner), gm, example_inputs)

@@ -550,7 +550,7 @@ class Builder:
     def transpose(self, view: View, first: int, second: int) -> View:
         order = list(range(view.rank))
         a, b = self.dim(view, first), self.dim(view, second)
-        order[a], order[b] = order[b], order[a]
+        order[a : a + 1], order[b : b + 1] = order[b : b + 1], order[a : a + 1]  # a scalar has none to exchange
         return relabel.permute(view, order)
 
     def expand(self, view: View, shape: Sequence[Size]) -> View:

@@ -22,8 +22,7 @@ def softmax_of(b: Builder, view: View, dim: int) -> View:
 
 def log_softmax_of(b: Builder, view: View, dim: int) -> View:
     """``x - log(sum(exp(x)))``."""
-    total = b.sum(b.exp(view), [dim], keepdim=True)
-    return b.sub(view, b.log(total))
+    return b.sub(view, b.log(b.sum(b.exp(view), [dim], keepdim=True)))
 
 
 @operator(aten._softmax.default)
@@ -55,6 +54,7 @@ def safe_softmax(b: Builder, self: View, dim: int, dtype: torch.dtype | None) ->
     scores = cast(b, self, b.dtype_of("self"), dtype)
     from verifycompile.rewrites.operators.reduction import extreme  # here, because few programs have this softmax
 
-    if b.rank(scores) and not may_be_lowest(extreme(b, scores, [dim], True, "max")):
-        return softmax_of(b, scores, dim)
-    return b.along(SAFE_SOFTMAX, (), scores, dim)
+    if not b.rank(self):
+        return b.select(safe_softmax(b, b.unsqueeze(self, 0), 0, dtype), 0, 0)
+    may_be_masked = may_be_lowest(extreme(b, scores, [dim], True, "max"))
+    return b.along(SAFE_SOFTMAX, (), scores, dim) if may_be_masked else softmax_of(b, scores, dim)

@@ -112,3 +112,10 @@ def test_when_one_rank_compiles_another_program_both_stop_with_the_same_report(a
     found = same_on_both(answers["compiled 1"])
     assert found["verdict"] == "refuted"
     assert f"two_ranks.py:{line_of('return self.down(self.activation')}" in found["text"]
+
+
+def test_a_rank_goes_on_with_what_is_unproved_only_where_all_do(answers: dict[str, list[Any]]) -> None:
+    found = same_on_both(answers["warned on one rank"])
+    assert found["verdict"] == "unproved"
+    assert "the option `on_unproved` is not the same on ranks 0 and 1." in found["text"]
+    assert same_on_both(answers["warned on all ranks"])["verdict"] == "ran"

@@ -14,6 +14,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.autograd.graph import get_gradient_edge
+from torch.distributed._composable.replicate import replicate
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
@@ -531,6 +532,13 @@ def test_step_that_decides_by_a_value_is_refused(mesh: DeviceMesh) -> None:
     report = report_of(careful, wrap=tensor_parallel(mesh))
     assert unproved(report).startswith("the step cannot be captured: ")
     assert report.findings[0].location is not None
+
+
+def test_replicate_is_refused_with_what_to_ask_with_instead(mesh: DeviceMesh) -> None:
+    assert unproved(report_of(silent, silent, wrap=replicate)) == (
+        "the step cannot be captured: the model is wrapped in `replicate`, whose hooks run outside of what is traced; ask "
+        "with `DistributedDataParallel`, which reduces alike."
+    )
 
 
 def test_tensor_of_another_model_that_is_trained_is_refused(mesh: DeviceMesh) -> None:

@@ -220,7 +220,7 @@ def test_numbers_among_the_inputs_that_change_places() -> None:
     data = json.loads(certificate.to_json())
     _, first, second = data["implementation"]["inputs"]
     first["name"], second["name"] = second["name"], first["name"]
-    wanted = "the number `m_1`, an input of the implementation, is another one in the spec, or none"
+    wanted = "the number `m_1`, an input of the implementation, is not the spec's input of that name"
     assert _rejected(data) == wanted
 
 

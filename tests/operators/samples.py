@@ -343,6 +343,7 @@ add(aten.t.default, real(3, 4))
 add(aten.t.default, real(4))
 add(aten.transpose.int, real(2, 3, 4), 0, -1)
 add(aten.transpose.int, real(2, 3, 4), -2, 2)
+add(aten.transpose.int, real(), 0, -1)
 add(aten.permute.default, real(2, 3, 4), [2, 0, 1])
 add(aten.permute.default, real(2, 3, 4), [-1, -3, -2])
 add(aten.expand.default, real(3, 1), [3, 4])
@@ -473,6 +474,8 @@ for _operator in (aten._softmax_backward_data, aten._log_softmax_backward_data):
 add(aten._safe_softmax.default, real(3, 4), -1)
 add(aten._safe_softmax.default, torch.tensor([[-math.inf, -math.inf], [1.0, -math.inf]], **F64), 1)
 add(aten._safe_softmax.default, real(3, 4), 0, dtype=torch.float64)
+add(aten._safe_softmax.default, real(), -1)
+add(aten._safe_softmax.default, torch.tensor(-math.inf, **F64), 0)
 
 # ------------------------------------------------------------------------------------------------ dropout, attention
 

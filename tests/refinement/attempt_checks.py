@@ -313,7 +313,7 @@ def _of_numbers() -> None:
             assert attempt.run() is None
         assert attempt.relations == ({"output.0": "output.0"} if is_right else {})
     n, m = (recorded_number("SymInt", sympy.Symbol(name, positive=True, integer=True)) for name in "nm")
-    another = "the number `a`, an input of the implementation, is another one in the spec, or none ()"
+    another = "the number `a`, an input of the implementation, is not the spec's input of that name ()"
     for own, found in ((n, ""), (m, another)):
         assert said(program({"a": (Role.SIZE, n)}), program({"a": (Role.SIZE, own)})) == found
 

@@ -129,6 +129,8 @@ def _minority(digests: Mapping[int, str]) -> tuple[int, ...]:
 
 def _reconciled(conversation: Conversation, captured: Captured, options: Options) -> Report:
     said = conversation.everybody("parts", captured.parts)
+    if any(item["options"]["on_unproved"] != captured.parts["options"]["on_unproved"] for item in said.values()):
+        options = dataclasses.replace(options, on_unproved="error")  # a rank that goes on would wait for the others
     spec = dataclasses.replace(captured.spec, assumptions=_assumptions(said, "spec"))
     own = captured.implementation.own
     assert own is not None

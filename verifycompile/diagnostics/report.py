@@ -11,6 +11,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from verifycompile.bounds import Stage
 from verifycompile.diagnostics.finding import Counterexample, Finding
+from verifycompile.diagnostics.severity import Severity
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.question import Question
 from verifycompile.refinement.result import NodeCounts
@@ -118,6 +119,11 @@ class Report:
     def is_waived(self) -> bool:
         """Whether every finding is waived, so that the program may go on. Nothing of it is verified."""
         return bool(self.findings) and all(finding.waived for finding in self.findings)
+
+    @property
+    def stops(self) -> bool:
+        """Whether a finding is an error: what is unproved is a warning where `on_unproved` is "warn" on all ranks."""
+        return any(finding.severity is Severity.ERROR for finding in self.findings)
 
     def __bool__(self) -> bool:
         return self.verdict is Verdict.VERIFIED

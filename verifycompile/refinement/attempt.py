@@ -153,7 +153,7 @@ class Attempt:
 
     def _relate_inputs(self) -> Mismatch | None:
         if number := unrelated_number(self.spec, self.implementation):
-            message = f"the number `{number}`, an input of the implementation, is another one in the spec, or none"
+            message = f"the number `{number}`, an input of the implementation, is not the spec's input of that name"
             return Mismatch("VC303", message, number)
         spec_inputs = tensor_inputs(self.spec)
         for key, program_input in tensor_inputs(self.implementation).items():

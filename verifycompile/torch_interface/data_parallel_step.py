@@ -142,6 +142,9 @@ def _refuse_others(model: nn.Module) -> None:
     for name, module in model.named_modules():
         where = f"`{name}`" if name else "the model"
         if replicate_state(module) is not None:
-            raise WrapperError(f"{where} is wrapped in `replicate`, whose hooks run outside of what is traced")
+            raise WrapperError(
+                f"{where} is wrapped in `replicate`, whose hooks run outside of what is traced; ask with "
+                "`DistributedDataParallel`, which reduces alike"
+            )
         if type(module).__name__ == "FullyShardedDataParallel":
             raise WrapperError(f"{where} is a FullyShardedDataParallel, whose hooks run outside of what is traced")

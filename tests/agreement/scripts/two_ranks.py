@@ -112,8 +112,8 @@ def answer(model: nn.Module, args: tuple[torch.Tensor, ...], options: dict[str, 
     return {"verdict": report.verdict.value, "findings": findings, "text": text, "differing": report.differing_ranks}
 
 
-def compiled(model: nn.Module, x: torch.Tensor) -> dict[str, Any]:
-    compiled = torch.compile(model, backend="verify", options={"inner": "aot_eager", "spec": Perceptron()})
+def compiled(model: nn.Module, x: torch.Tensor, **options: Any) -> dict[str, Any]:
+    compiled = torch.compile(model, backend="verify", options={"inner": "aot_eager", "spec": Perceptron(), **options})
     try:
         compiled(x)
     except verifycompile.RefinementError as error:
@@ -129,6 +129,12 @@ def rank_main(rank: int, folder: str) -> None:
     for activation in (F.relu, F.relu if rank == 0 else F.gelu):
         answers[f"compiled {len(answers)}"] = compiled(parallel(Perceptron(activation), mesh), torch.ones(4, 8))
         torch._dynamo.reset()
+    answers["warned on one rank"] = compiled(
+        parallel(Perceptron(), mesh), torch.ones(4, 8), on_unproved=("error", "warn")[rank]
+    )
+    torch._dynamo.reset()
+    scaled = Perceptron(scale=1.0 + rank)  # unproved
+    answers["warned on all ranks"] = compiled(parallel(scaled, mesh), torch.ones(4, 8), on_unproved="warn")
     for name, model, args, options in questions(rank, mesh):
         torch._dynamo.reset()
         answers[name] = answer(model, args, options)
