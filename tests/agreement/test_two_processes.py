@@ -79,11 +79,12 @@ def test_without_a_spec_the_ranks_recover_other_specs(answers: dict[str, list[An
     assert found["findings"][0]["line"] == line
 
 
-def test_a_buffer_that_differs_by_rank_is_found(answers: dict[str, list[Any]]) -> None:
-    found = same_on_both(answers["buffer"])
+@pytest.mark.parametrize(("name", "tensor"), [("buffer", "scale"), ("replicas of a DTensor", "down.bias")])
+def test_a_tensor_that_differs_by_rank_is_found(answers: dict[str, list[Any]], name: str, tensor: str) -> None:
+    found = same_on_both(answers[name])
     assert found["verdict"] == "unproved"
     assert found["findings"][0]["message"] == (
-        "`scale` is taken to be the same tensor on every rank, and ranks 0 and 1 hold other numbers in it; say how it is "
+        f"`{tensor}` is taken to be the same tensor on every rank, and ranks 0 and 1 hold other numbers in it; say how it is "
         "laid out with `param_placements`, or give all ranks the same."
     )
 

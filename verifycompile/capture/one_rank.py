@@ -14,6 +14,7 @@ from verifycompile.capture.boundary import Export
 from verifycompile.capture.meshes import Root, meshes_of
 from verifycompile.options import Options
 from verifycompile.program import Program, Role
+from verifycompile.torch_interface.contents import own_part
 from verifycompile.torch_interface.dynamo import Frame, TracedFrame
 from verifycompile.torch_interface.outer import Outer
 from verifycompile.torch_interface.returned_values import Constant
@@ -61,7 +62,8 @@ def axes_spoken_of(
 def held_tensors(exported: Export, outer: Outer) -> dict[str, torch.Tensor]:
     """Parameters, buffers, and tensors of closures and modules' globals: what is no argument of the frame, by name.
 
-    Without the parameters that a data-parallel wrapper makes equal itself before they are used.
+    Of a DTensor the rank's own part. Without the parameters that a data-parallel wrapper makes equal itself before they
+    are used.
     """
     traced = exported.traced
     free = set(traced.frame.code.co_freevars)
@@ -74,7 +76,7 @@ def held_tensors(exported: Export, outer: Outer) -> dict[str, torch.Tensor]:
         path = SourcePath.of(source_of(placeholder))
         outside = path is not None and (path.scope == "G" or path.variable in free)
         if name.role in (Role.PARAMETER, Role.BUFFER) or outside:
-            held[name.name] = value
+            held[name.name] = own_part(value)
     return held
 
 

@@ -6,10 +6,16 @@ import ctypes
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.tensor import DTensor
 
 from verifycompile.torch_interface.elements import constant_value, real_tensors
 
 _KINDS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+def own_part(tensor: torch.Tensor) -> torch.Tensor:
+    """Of a DTensor what this process holds of it."""
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
 def real_content(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -85,6 +85,9 @@ def questions(rank: int, mesh: DeviceMesh) -> Iterator[Question]:
     yield "activation", parallel(Perceptron(by_rank), mesh), (x,), {"spec": Perceptron()}
     yield "activation without a spec", parallel(Perceptron(by_rank), mesh), (x,), {}
     yield "buffer", parallel(Perceptron(scale=1.0 + rank), mesh), (x,), {}
+    replicas = parallel(Perceptron(), mesh)
+    replicas.down.bias.to_local().detach().add_(rank)
+    yield "replicas of a DTensor", replicas, (x,), {"spec": Perceptron()}
     whole = (Replicate(),)
     placed = {"spec": Pointwise(F.relu), "in_placements": {"x": whole}, "out_placements": {"output.0": whole}}
     for name, chosen in (("alike", F.relu), ("differing", by_rank)):
