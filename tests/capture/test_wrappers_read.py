@@ -310,6 +310,21 @@ def test_around_tensor_parallelism(wrap: Callable[..., nn.Module]) -> None:
     assert "`x` is placed (S(0), R) by default" in found.assumptions
 
 
+@pytest.mark.parametrize("is_tensor_parallel", [False, True])
+def test_a_sharded_model_that_holds_gradients(is_tensor_parallel: bool) -> None:
+    """As it is asked about between two steps."""
+    with fake_mesh_world((2, 2), ("dp", "tp")) as mesh:
+        model = Regression()
+        if is_tensor_parallel:
+            parallelize_module(model, mesh["tp"], dict(mlp.plan()))
+        model = fully_shard(model, mesh=mesh["dp"])
+        model(*pairs()).backward()
+        assert all(value.grad is not None for value in model.parameters())
+        assert verifycompile.verify(model, pairs(), spec=Regression()).verdict is Verdict.VERIFIED
+        model.set_gradient_divide_factor(1.0)
+        assert verifycompile.verify(model, pairs(), spec=Regression()).verdict is Verdict.REFUTED
+
+
 FIRST_FSDP = (
     "error[VC310]: `FullyShardedDataParallel` (FSDP1) is not understood: its parameters are parts of flat tensors that "
     "it gathers and reduces by itself. Use `torch.distributed.fsdp.fully_shard`."

@@ -136,9 +136,10 @@ class Relocator:
         whole = self._whole_tensor(tensor)
         self.replace(tensor, whole)
         if whole is not tensor and tensor.is_leaf and tensor.grad is not None:
-            # An optimizer reads the gradients that its parameters hold.
+            # An optimizer reads the gradients that its parameters hold. Of what was gathered there are shards.
             gradient = self(tensor.grad)
-            if gradient.shape == whole.shape:
+            meshes = [getattr(value, "device_mesh", None) for value in (gradient, whole)]
+            if gradient.shape == whole.shape and meshes[0] == meshes[1]:
                 whole.grad = gradient
         return whole
 
