@@ -39,7 +39,7 @@ def line_of(text: str) -> int:
     return next(number for number, line in enumerate(SCRIPT.read_text().splitlines(), 1) if text in line)
 
 
-@pytest.mark.parametrize("name", ["alike", "rows of the rank", "alike again", "replicated alike", "replicated alike on a mesh"])
+@pytest.mark.parametrize("name", ["alike", "rows of the rank", "alike again", "replicated alike", "replicated alike on a mesh", "a DTensor of tokens alike"])
 def test_right_programs_verify_on_both_ranks(answers: dict[str, list[Any]], name: str) -> None:
     found = same_on_both(answers[name])
     assert found["verdict"] == "verified", found["text"]
@@ -79,13 +79,21 @@ def test_without_a_spec_the_ranks_recover_other_specs(answers: dict[str, list[An
     assert found["findings"][0]["line"] == line
 
 
-@pytest.mark.parametrize(("name", "tensor"), [("buffer", "scale"), ("replicas of a DTensor", "down.bias")])
-def test_a_tensor_that_differs_by_rank_is_found(answers: dict[str, list[Any]], name: str, tensor: str) -> None:
+OTHER_NUMBERS = {
+    "buffer": ("scale", "param_placements"),
+    "replicas of a DTensor": ("down.bias", "param_placements"),
+    "a DTensor of tokens of each rank": ("input", "in_placements"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_NUMBERS)
+def test_a_tensor_that_differs_by_rank_is_found(answers: dict[str, list[Any]], name: str) -> None:
+    tensor, option = OTHER_NUMBERS[name]
     found = same_on_both(answers[name])
     assert found["verdict"] == "unproved"
     assert found["findings"][0]["message"] == (
         f"`{tensor}` is taken to be the same tensor on every rank, and ranks 0 and 1 hold other numbers in it; say how it is "
-        "laid out with `param_placements`, or give all ranks the same."
+        f"laid out with `{option}`, or give all ranks the same."
     )
 
 

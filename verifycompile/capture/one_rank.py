@@ -88,7 +88,7 @@ def passed_numbers(exported: Export) -> dict[str, torch.Tensor]:
     values = zip(exported.names, exported.traced.example_inputs, strict=True)
     passed = {name.name: value for name, value in values if name.role is Role.INPUT}
     return {
-        name: value
+        name: own_part(value)
         for name, value in passed.items()
         if isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex())
     }

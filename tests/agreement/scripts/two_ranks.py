@@ -14,7 +14,7 @@ import torch.distributed._functional_collectives as funcol
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import verifycompile
@@ -88,6 +88,11 @@ def questions(rank: int, mesh: DeviceMesh) -> Iterator[Question]:
     replicas = parallel(Perceptron(), mesh)
     replicas.down.bias.to_local().detach().add_(rank)
     yield "replicas of a DTensor", replicas, (x,), {"spec": Perceptron()}
+    for name, moved in (("alike", 0), ("of each rank", rank)):
+        positions = DTensor.from_local(torch.arange(4) + moved, mesh, (Replicate(),), run_check=False)
+        table = nn.Sequential(nn.Embedding(16, 4))
+        plan = {"0": RowwiseParallel(input_layouts=Replicate())}
+        yield f"a DTensor of tokens {name}", parallelize_module(table, mesh, plan), (positions,), {}
     whole = (Replicate(),)
     placed = {"spec": Pointwise(F.relu), "in_placements": {"x": whole}, "out_placements": {"output.0": whole}}
     for name, chosen in (("alike", F.relu), ("differing", by_rank)):
