@@ -481,6 +481,7 @@ def times_keywords(function: Callable[..., torch.Tensor], x: torch.Tensor, **kep
     return function(x) * len(kept)
 
 
+@pytest.mark.causes
 @pytest.mark.parametrize(("called", "code"), [(checkpoint, "VC101"), (times_keywords, "VC209")])
 def test_how_many_keywords_a_package_s_function_gets_is_no_number_of_ranks(
     called: Callable[..., torch.Tensor], code: str, mesh: DeviceMesh
@@ -497,6 +498,7 @@ def _made(size: int) -> int:
     return size
 
 
+@pytest.mark.causes
 @pytest.mark.parametrize(("layout", "verdict"), [(Replicate(), Verdict.VERIFIED), (Partial(), Verdict.REFUTED)])
 def test_a_verified_repair_outweighs_that_an_answer_may_have_reached_a_constructor(
     layout: Replicate | Partial, verdict: Verdict, mesh: DeviceMesh

@@ -135,6 +135,7 @@ def test_loop_by_hand_verifies(optimizer: Any, mesh: DeviceMesh) -> None:
     assert report.relations["mutation.up.weight"] == "mutation.up.weight"
 
 
+@pytest.mark.causes
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("optimizer", [sgd, adamw])
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -153,6 +154,7 @@ def test_mistake_in_a_loop_by_hand_is_refuted(mistake: str, optimizer: Any, mesh
     )
 
 
+@pytest.mark.causes
 def test_numbers_of_an_optimizer_are_told_together(mesh: DeviceMesh) -> None:
     """The learning rate is in two numbers of each update: alone, neither of them mends an output."""
 
@@ -485,6 +487,7 @@ def test_a_scaled_loss_is_mended_with_its_gradients(mistake: str, mesh: DeviceMe
 CODES = {"": [], "not divided": ["VC103"], "never synchronized": ["VC101"]}
 
 
+@pytest.mark.causes
 @pytest.mark.parametrize("mistake", CODES)
 def test_ddp_with_no_sync(mistake: str, mesh: DeviceMesh) -> None:
     def parallel(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
