@@ -27,6 +27,7 @@ UNTRUSTED = (
     "verifycompile/comparison", "verifycompile/symbolic", "verifycompile/reproduction", "verifycompile/command",
     "verifycompile/certificate", "verifycompile/refinement/egraph.py", "verifycompile/refinement/numbers.py",
     "verifycompile/refinement/classify.py", "verifycompile/refinement/diagnose.py",
+    "verifycompile/refinement/likely_pairs.py",
     "verifycompile/refinement/missing_gradient.py", "verifycompile/refinement/own_part.py",
     "verifycompile/refinement/own_part_search.py", "verifycompile/refinement/relations.py",
     "verifycompile/refinement/proof.py", "verifycompile/refinement/stages.py", "verifycompile/counterexamples.py",

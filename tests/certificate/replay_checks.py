@@ -22,7 +22,7 @@ from verifycompile.certificate.lemma_steps import LemmaSteps
 from verifycompile.certificate.parts import NO_CUTS, Cut, Cuts, Parts, Side
 from verifycompile.certificate.replay import Claims, Replay, replay
 from verifycompile.certificate.storage import StorageError
-from verifycompile.ir.relabel import select
+from verifycompile.ir.relabel import permute, select
 from verifycompile.ir.term import TermPool, View
 from verifycompile.program import Mesh, MeshAxis, OutputKind, Program
 from verifycompile.refinement.attempt import Attempt, ClaimError, plain_pool
@@ -178,7 +178,9 @@ def _of_values() -> None:
     assert len(set(texts)) == len(texts)
     assert texts == [Digests().value(value) for value in values]
     assert digests.value((x, x)) == digests.value([x, x])
-    with mock.patch.object(View, "__repr__", side_effect=ZeroDivisionError):  # which would write all out that the value is made of
+    with mock.patch.object(
+        View, "__repr__", side_effect=ZeroDivisionError
+    ):  # which would write all out that the value is made of
         assert texts == [digests.value(value) for value in values]
 
 
@@ -200,7 +202,15 @@ def _of_terms() -> None:
 
 def equality_checks() -> Iterator[tuple[str, Check]]:
     """Of the equalities that a search has found, by name."""
-    for check in (_of_expressions, _of_what_is_shown, _of_laws, _of_what_is_replaced, _of_placements, _of_nodes):
+    for check in (
+        _of_expressions,
+        _of_what_is_shown,
+        _of_laws,
+        _of_what_is_replaced,
+        _of_placements,
+        _of_orders,
+        _of_nodes,
+    ):
         yield check.__name__.strip("_"), check
 
 
@@ -229,8 +239,11 @@ def _of_expressions() -> None:
         "placements": [["replicate"]],
         "lemmas": ["VL1"],
         "instances": [data],
+        "order": None,
     }
-    assert Equality.from_data(written) == Equality("a", "b", (Replicate(),), ("VL1",), (found,))
+    known = Equality("a", "b", (Replicate(),), ("VL1",), (found,))
+    assert Equality.from_data(written) == known
+    assert Equality.from_data({**written, "order": [1, 0]}) == dataclasses.replace(known, order=(1, 0))
 
 
 def _of_what_is_shown() -> None:
@@ -292,13 +305,32 @@ def _of_placements() -> None:
     assert taken(Partial("avg")) == "`right` is not shown to be `left`"
 
 
+def _of_orders() -> None:
+    """The left value's dimensions are taken in the order that is said, which is one of all of them."""
+    f = Functions()
+    b = f.b
+    expanded, product = b.add(b.mul(f.x, f.x), b.mul(f.x, f.y)), b.mul(f.x, b.add(f.x, f.y))
+    turned = permute(product, (1, 0))
+    for order in ((0, 0), (1,), (0, 1, 2), (1, 2), ()):
+        claimed = dataclasses.replace(_equality(), order=order)
+        said = raised(lambda claimed=claimed: claimed.take(b.pool, expanded, turned, None, real=True))
+        assert said == f"{order} is no order of the dimensions of `left`"
+    assert _taken(b.pool, expanded, turned)
+    as_it_is = dataclasses.replace(_equality(), order=(0, 1))
+    assert (
+        raised(lambda: as_it_is.take(b.pool, expanded, turned, None, real=True)) == "`right` is not shown to be `left`"
+    )
+    dataclasses.replace(_equality(), order=(1, 0)).take(b.pool, expanded, turned, None, real=True)
+    assert product.term in b.pool.aliases
+
+
 def _of_nodes() -> None:
     """Each is one of its program that has a value; what was found out about indices is known before."""
     spec, implementation = stored(lambda x: x.exp() * (x + 1), X), stored(lambda x: x * x.exp() + x.exp(), X)
     of_complex = stored(lambda x: x.exp() * (x + 1), X.to(torch.complex64))
 
     def taken(left: str, right: str, *programs: Program) -> TermPool:
-        data = {"spec_node": left, "impl_node": right, "placements": None, "lemmas": [], "instances": []}
+        data = {"spec_node": left, "impl_node": right, "placements": None, "lemmas": [], "instances": [], "order": None}
         pool = plain_pool()
         take_all([data], *(programs or (spec, implementation)), pool, {})
         return pool

@@ -16,6 +16,7 @@ SEARCHES_AND_SHOWS = (
     "verifycompile/refinement/candidates.py", "verifycompile/refinement/unknowns.py",
     "verifycompile/refinement/check.py", "verifycompile/refinement/classify.py", "verifycompile/refinement/diagnose.py",
     "verifycompile/refinement/egraph.py", "verifycompile/refinement/layers.py", "verifycompile/refinement/lemma_stage.py",
+    "verifycompile/refinement/likely_pairs.py",
     "verifycompile/refinement/memo.py", "verifycompile/refinement/missing_gradient.py",
     "verifycompile/refinement/own_part.py", "verifycompile/refinement/parts.py", "verifycompile/refinement/proof.py",
     "verifycompile/refinement/reading.py", "verifycompile/refinement/relations.py",

@@ -13,7 +13,7 @@ import lzma
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-FORMAT_VERSION = 9
+FORMAT_VERSION = 10
 
 _LONGEST = 500_000
 _LONGEST_UNPACKED = 1 << 30

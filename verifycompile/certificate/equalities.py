@@ -14,7 +14,7 @@ from typing import Any
 import torch.fx
 
 from verifycompile.certificate.storage import StorageError, placements_from_data
-from verifycompile.ir.relabel import UnalignedError
+from verifycompile.ir.relabel import UnalignedError, permute
 from verifycompile.ir.term import TermPool, View
 from verifycompile.program import Mesh, Program
 from verifycompile.refinement.attempt import Attempt, ClaimError
@@ -32,7 +32,8 @@ from verifycompile.rewrites.registry import UnsupportedError
 class Equality:
     """The values of two nodes are equal under these placements (None: no mesh), by the lemmas named.
 
-    ``instances``: of laws, by which they are; without any, they are equal in the ring, or in every case.
+    ``instances``: of laws, by which they are; without any, they are equal in the ring, or in every case. ``order``: of
+    the dimensions of the spec's value as the implementation has them (None: their own).
     """
 
     spec_node: str
@@ -40,6 +41,7 @@ class Equality:
     placements: Placements | None
     lemmas: tuple[str, ...]
     instances: tuple[Instance, ...] = ()
+    order: tuple[int, ...] | None = None
 
     @staticmethod
     def from_data(data: Mapping[str, Any]) -> Equality:
@@ -50,6 +52,7 @@ class Equality:
             placements_from_data(data["placements"]),
             tuple(data["lemmas"]),
             tuple(map(_instance_from_data, data["instances"])),
+            None if data["order"] is None else tuple(data["order"]),
         )
 
     def take(self, pool: TermPool, left: View, right: View, mesh: Mesh | None, *, real: bool) -> None:
@@ -57,6 +60,9 @@ class Equality:
 
         ``real``: whether no value of the programs is complex, without which laws of functions say nothing.
         """
+        if self.order is not None and sorted(self.order) != list(range(left.rank)):
+            raise ClaimError(f"{self.order} is no order of the dimensions of `{self.spec_node}`")
+        left = left if self.order is None else permute(left, self.order)
         try:
             expected, found = oriented(pool, left, right, self.placements, mesh)
         except (UnsupportedError, UnalignedError) as error:

@@ -109,6 +109,7 @@ def _equality_to_data(equality: ProvedEquality) -> Mapping[str, Any]:
         "spec_node": equality.spec_node,
         "impl_node": equality.impl_node,
         "placements": placements_to_data(equality.placements),
+        "order": equality.order,
         "lemmas": [code_of(name) for name, _ in equality.proof.lemmas],
         "instances": [
             {"law": instance.code, "values": {name: _expression_to_data(v) for name, v in instance.values.items()}}

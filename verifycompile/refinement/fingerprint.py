@@ -24,65 +24,83 @@ _ORDER = (_PRIME - 1) // 2
 """Of the group of squares."""
 _MULTIPLIER = 6364136223846793005
 
-_known: weakref.WeakKeyDictionary[Term, int | None] = weakref.WeakKeyDictionary()
-
 
 def fingerprint(view: View) -> int | None:
     """The number of a value; None where other laws may apply to it, or it has no number."""
-    base = parts_first(_known, view.term, _asked, _found)
-    coefficient = _of_number(view.coefficient)
-    return None if base is None or coefficient is None else base * coefficient % _PRIME
+    return _EVERY_LAW.of(view)
 
 
-def _asked(term: Term) -> Iterable[Term]:
-    return terms_of(term) if term.operation in (COMBINE, CONTRACT) or not _has_laws(term) else ()
+def likely_fingerprint(view: View) -> int | None:
+    """The number of a value where no other laws apply: what they may say more of is a number of its own.
+
+    Values that are equal by such laws may have different ones: this tells what to ask first, and nothing else.
+    """
+    return _RING_ALONE.of(view)
 
 
-def _found(term: Term) -> int | None:
-    operation = term.operation
-    if operation is UNIT:
-        return 1
-    if operation is COMBINE:
-        total = 0
+class _Interpretation:
+    """``other_laws``: whether a value has no number where other laws may apply to it."""
+
+    def __init__(self, *, other_laws: bool) -> None:
+        self._other_laws = other_laws
+        self._known: weakref.WeakKeyDictionary[Term, int | None] = weakref.WeakKeyDictionary()
+
+    def of(self, view: View) -> int | None:
+        base = parts_first(self._known, view.term, self._asked, self._found)
+        coefficient = _of_number(view.coefficient)
+        return None if base is None or coefficient is None else base * coefficient % _PRIME
+
+    def _asked(self, term: Term) -> Iterable[Term]:
+        return terms_of(term) if term.operation in (COMBINE, CONTRACT) or not _has_laws(term) else ()
+
+    def _found(self, term: Term) -> int | None:
+        operation = term.operation
+        if operation is UNIT:
+            return 1
+        if operation is COMBINE:
+            total = 0
+            for operand in term.operands:
+                number = self.of(operand)
+                if number is None:
+                    return None
+                total += number
+            return total % _PRIME
+        if operation is CONTRACT:
+            return self._of_product(term)
+        if operation is EXPONENTIAL:
+            (exponent,) = term.operands
+            return _power(self._of_function(term), exponent.coefficient)
+        if operation is POWER:
+            base = self.of(term.operands[0])
+            (exponent,) = term.attributes
+            return None if base is None else _power(base, exponent)
+        if _has_laws(term):
+            return None if self._other_laws else _square(term.id)
+        return self._of_function(term)
+
+    def _of_function(self, term: Term) -> int:
+        """One number for what is computed in one way of values with equal numbers, as parts of a value are."""
+        numbers = [self._known.get(operand.term) for operand in term.operands]
+        if not numbers or None in numbers:
+            return _square(term.id)
+        return _square(hash((term.operation, term.attributes, *numbers)) % _PRIME)
+
+    def _of_product(self, term: Term) -> int | None:
+        result = 1
+        for i in term.summed_indices:
+            size = term.index_sizes[i]
+            if not isinstance(size, int):
+                return None
+            result = result * size % _PRIME
         for operand in term.operands:
-            number = fingerprint(operand)
+            number = self.of(operand)
             if number is None:
                 return None
-            total += number
-        return total % _PRIME
-    if operation is CONTRACT:
-        return _of_product(term)
-    if operation is EXPONENTIAL:
-        (exponent,) = term.operands
-        return _power(_of_function(term), exponent.coefficient)
-    if operation is POWER:
-        base = fingerprint(term.operands[0])
-        (exponent,) = term.attributes
-        return None if base is None else _power(base, exponent)
-    return None if _has_laws(term) else _of_function(term)
+            result = result * number % _PRIME
+        return result
 
 
-def _of_function(term: Term) -> int:
-    """One number for what is computed in one way of values with equal numbers, as parts of a value are."""
-    numbers = [_known.get(operand.term) for operand in term.operands]
-    if not numbers or None in numbers:
-        return _square(term.id)
-    return _square(hash((term.operation, term.attributes, *numbers)) % _PRIME)
-
-
-def _of_product(term: Term) -> int | None:
-    result = 1
-    for i in term.summed_indices:
-        size = term.index_sizes[i]
-        if not isinstance(size, int):
-            return None
-        result = result * size % _PRIME
-    for operand in term.operands:
-        number = fingerprint(operand)
-        if number is None:
-            return None
-        result = result * number % _PRIME
-    return result
+_EVERY_LAW, _RING_ALONE = _Interpretation(other_laws=True), _Interpretation(other_laws=False)
 
 
 def _has_laws(term: Term) -> bool:

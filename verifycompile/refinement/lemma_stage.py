@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import torch.fx
 
 from verifycompile.ir.budget import BudgetExceededError
-from verifycompile.ir.relabel import UnalignedError
-from verifycompile.ir.term import TermPool, View
+from verifycompile.ir.relabel import UnalignedError, permute
+from verifycompile.ir.term import Term, TermPool, View
 from verifycompile.program import Mesh
 from verifycompile.refinement.candidates import candidate_placements
 from verifycompile.refinement.cases import equal_by_cases
 from verifycompile.refinement.closure import alias_of
 from verifycompile.refinement.egraph import EqualityProof, prove_equal
+from verifycompile.refinement.likely_pairs import Pair, likely_pairs, other_orders
 from verifycompile.refinement.oriented import oriented
 from verifycompile.refinement.placement import Placements
 from verifycompile.refinement.relations import Diagnosis, NodeRelations, producer
@@ -38,7 +39,8 @@ _MAX_STEPS = 2_000
 class ProvedEquality:
     """``implementation`` (a term's text) was replaced by ``spec``, by these lemmas.
 
-    They are the terms of the values of ``spec_node`` and ``impl_node``, related by ``placements`` (None: no mesh).
+    They are the terms of the values of ``spec_node`` and ``impl_node``, related by ``placements`` (None: no mesh);
+    ``order``: of the dimensions of the spec's value as the implementation has them (None: their own).
     """
 
     spec: str
@@ -47,6 +49,7 @@ class ProvedEquality:
     spec_node: str
     impl_node: str
     placements: Placements | None
+    order: tuple[int, ...] | None
 
 
 def prove_one_more(
@@ -61,39 +64,58 @@ def prove_one_more(
     search = search and case.spec.program.is_real and case.implementation.program.is_real
     pool, mesh = case.pool, case.implementation.program.mesh
     spec_terms = {v.term for v in case.spec.values.values() if isinstance(v, View)}
-    deadline = time.thread_time() + _MAX_SECONDS
-    for spec_node, impl_node in _pairs(case, different):
+    deadline, asked = time.thread_time() + _MAX_SECONDS, set[tuple[Term, View]]()
+    for spec_node, impl_node, order in _in_orders(case, different):
         if time.thread_time() > deadline:
             return None
         left, right = case.spec.view(spec_node), case.implementation.view(impl_node)
         if left is None or right is None:
             continue
+        left = left if order is None else permute(left, order)
         for placements, expected, found in _oriented(pool, left, right, mesh):
             if found.term is expected.term or found.term in spec_terms or found.term in pool.aliases:
                 continue
             alias = alias_of(expected, found)
-            if alias is None:
+            if alias is None or (found.term, alias) in asked:
                 continue
+            asked.add((found.term, alias))
             try:
                 with pool.budget.node(_MAX_STEPS):
-                    proof = _proved(pool, expected, found, search=search)
+                    proof = _proved(pool, expected, found, search=search and order is None)
             except BudgetExceededError:
                 exhausted.add(f"{_MAX_STEPS} steps of normal forms for a question")
                 continue
             if proof is not None:
                 pool.replace(found.term, alias)
                 names = spec_node.name, impl_node.name
-                return ProvedEquality(repr(expected.term), repr(found.term), proof, *names, placements)
+                return ProvedEquality(repr(expected.term), repr(found.term), proof, *names, placements, order)
     return None
 
 
-def _pairs(case: Diagnosis, different: Callable[[], Collection[str]]) -> Iterator[tuple[torch.fx.Node, torch.fx.Node]]:
+def _in_orders(
+    case: Diagnosis, different: Callable[[], Collection[str]]
+) -> Iterator[tuple[torch.fx.Node, torch.fx.Node, tuple[int, ...] | None]]:
+    """Pairs of nodes, in the order of the dimensions that they have; then those that evaluate alike in other orders."""
     for spec_output, impl_output in case.failed:
         if spec_output.name not in different():
-            yield spec_output.node, impl_output.node
+            yield spec_output.node, impl_output.node, None
     relations = NodeRelations(case)
+    chain = relations.unrelated_chain()
+    likely = likely_pairs(relations, chain)
+    yield from ((*pair, None) for pair in likely)
+    yield from ((*pair, None) for pair in _pairs(relations, chain[:_MAX_SPEC_NODES], different))
+    for spec_node, impl_node in () if different() else likely:
+        left, right = case.spec.view(spec_node), case.implementation.view(impl_node)
+        assert left is not None
+        assert right is not None
+        orders = other_orders(left, right, case.implementation.program.mesh)
+        yield from ((spec_node, impl_node, order) for order in orders)
+
+
+def _pairs(
+    relations: NodeRelations, chain: Sequence[torch.fx.Node], different: Callable[[], Collection[str]]
+) -> Iterator[Pair]:
     unmatched = relations.unmatched()[:_MAX_CANDIDATES]
-    chain = relations.unrelated_chain()[:_MAX_SPEC_NODES]
     for node in chain:
         twin = relations.counterpart(producer(node))
         if twin is not None:
