@@ -330,11 +330,6 @@ def _reduced(
 
     taken = _taken_by_user(node)
 
-    def apply(draft: Draft) -> None:
-        own = draft.node(node.name)
-        new: Any = draft.all_reduce(own, operation, axes)
-        draft.redirect(own, new)
-
     def texts(_: Draft) -> tuple[str, str]:
         if output is not None and output.kind is OutputKind.GRADIENT:
             name = output.name.partition(".")[2]
@@ -356,7 +351,20 @@ def _reduced(
 
     late = output is not None and output.kind is OutputKind.GRADIENT
     code = "VC103" if late and is_averaged else "VC101"
-    return Move(("reduce", operation, axes), node.name, code, texts, apply, is_late=late, pointed=taken)
+    change = functools.partial(_reduce, node.name, operation, axes)
+    return Move(("reduce", operation, axes), node.name, code, texts, change, is_late=late, pointed=taken)
+
+
+def summed(node: torch.fx.Node, axes: tuple[int, ...]) -> Move:
+    """The sum of a value over ranks, to be tried only."""
+    texts, change = fixed("", ""), functools.partial(_reduce, node.name, "sum", axes)
+    return Move(("reduce", "sum", axes), node.name, "VC101", texts, change)
+
+
+def _reduce(name: str, operation: str, axes: tuple[int, ...], draft: Draft) -> None:
+    own = draft.node(name)
+    new: Any = draft.all_reduce(own, operation, axes)
+    draft.redirect(own, new)
 
 
 def _taken_by_user(node: torch.fx.Node) -> torch.fx.Node | None:

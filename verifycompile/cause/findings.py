@@ -64,6 +64,10 @@ def with_causes(finding: Finding, causes: Sequence[Cause], told_of: str = "") ->
 def _at_place(finding: Finding, cause: Cause) -> Finding:
     """The finding where the cause points to: the line that calls a function wrongly, or one within a helper."""
     place, other = finding.impl_location, cause.place
+    if place is not None and cause.began is not None:
+        used = Label(place, "the gradient that comes back to this line is each rank's own summand")
+        labels = [label for label in finding.labels if not _same_line(label.location, place)]
+        return dataclasses.replace(finding, impl_location=cause.began, labels=(used, *labels))
     if other is None or place is None or _same_line(place, other) or not _same_line(place, place_of(cause.node)):
         return finding
     labels = [label for label in finding.labels if not _same_line(label.location, other)]

@@ -13,17 +13,20 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import cast
 
 import torch.fx
 
 from verifycompile import bounds
 from verifycompile.capture.merged_ranks import ON_RANK
 from verifycompile.cause import failures
+from verifycompile.cause.collectives import summed
 from verifycompile.cause.draft import Draft
 from verifycompile.cause.failures import UNFIT, UNKNOWN
 from verifycompile.cause.frontier import Frontier, first_lost, frontier, held_with, reaches
 from verifycompile.cause.kinds import AT_FIRST, Kinds, Stage, arranged, as_spec, likely, missing, of_places
-from verifycompile.cause.move import Move, Scene, is_derivative
+from verifycompile.cause.move import Move, Scene, is_derivative, is_floating
+from verifycompile.cause.origins import first_summand, line_of_own
 from verifycompile.cause.subject import OneGraph, Subject
 from verifycompile.cause.trial import Outcome, Trial
 from verifycompile.program import Program, SourceLocation
@@ -89,7 +92,8 @@ class Cause:
     ``node``: where to point; ``moves``: one, or the same change at each node that one source line made. ``texts``: what
     is wrong, and what to do. ``proved``: the outputs that are proved with all changes where that is not all of them.
     ``unmended``: those that differ then. ``draft``: which of the subject's drafts is changed. ``place``: the line to
-    point at where it is another one: of a call of what is right for other callers, or within a helper.
+    point at where it is another one: of a call of what is right for other callers, or within a helper. ``began``: the
+    line behind which a gradient that is summed where it leaves became a partial sum, where that is another line.
     """
 
     node: torch.fx.Node
@@ -100,6 +104,7 @@ class Cause:
     unmended: tuple[str, ...] = ()
     draft: int = 0
     place: SourceLocation | None = None
+    began: SourceLocation | None = None
 
     @property
     def move(self) -> Move:
@@ -199,7 +204,37 @@ class _Search:
             return ()
         trial, outcome = started
         found = self._mended(trial, outcome, ())
-        return self._needed(trial, outcome, found) if found else self._of_some_outputs(trial, outcome)
+        found = self._needed(trial, outcome, found) if found else self._of_some_outputs(trial, outcome)
+        while self.applied:
+            self._undo()
+        return tuple(self._with_origin(trial, outcome, cause, is_alone=len(found) == 1) for cause in found)
+
+    def _with_origin(self, trial: Trial, outcome: Outcome, cause: Cause, *, is_alone: bool) -> Cause:
+        """The cause with the line behind which a gradient that leaves as a partial sum became one, and with a reduction
+        there as a help, where that is proved too.
+        """
+        first, draft = cause.move, self.subject.drafts()[cause.draft]
+        if not first.is_late or first.kind[:2] != ("reduce", "sum") or not self.subject.values or self.over:
+            return cause
+
+        axes = cast("tuple[int, ...]", first.kind[2])
+
+        def mends(node: torch.fx.Node) -> bool:
+            if self.over or not is_floating(node) or not self._apply(draft, (summed(node, axes),)):
+                return False
+            after = self._outcome(trial, outcome, frozenset(cause.outputs))
+            self._undo()
+            return after is not None and after.right >= set(cause.outputs)
+
+        origin = first_summand(draft.node(first.node), mends)
+        began = line_of_own(self.proved.drafts()[cause.draft].node(origin.name), cause.node, trial.spec)
+        message, hint = cause.texts
+        if began is not None and is_alone and self._apply(draft, (summed(origin, axes),)):
+            over = " and ".join(f"`{self.subject.mesh.axes[axis].name}`" for axis in axes)
+            there = f"all-reduce the gradient that line {began.line} computes over {over} (sum) in its backward pass"
+            hint = f"{there}; or {hint}" if self._proved() else hint
+            self._undo()
+        return dataclasses.replace(cause, began=began, texts=(message, hint))
 
     def _needed(self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...]) -> tuple[Cause, ...]:
         """``causes`` without those that mend nothing by themselves, and that the others do without."""

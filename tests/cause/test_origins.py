@@ -1,0 +1,156 @@
+"""A gradient that leaves as a partial sum is told at the line where it became one, not where the parameter is used."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed._functional_collectives import all_reduce
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.placement_types import Replicate, Shard
+
+import verifycompile
+from tests.support import fake_mesh_world
+from verifycompile import Verdict
+
+
+class Copied(torch.autograd.Function):
+    """What all ranks hold, for their own parts: its gradient is the sum over them."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+        ctx.mesh = mesh
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return all_reduce(grad, "sum", ctx.mesh), None
+
+
+class Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+        return all_reduce(x, "sum", mesh)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grad, None
+
+
+class Experts(nn.Module):
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.router, self.w = nn.Linear(4, 4, bias=False), nn.Parameter(torch.randn(count, 4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shares = self.router(x).softmax(-1)
+        return torch.einsum("te,ted->td", shares, torch.einsum("td,edf->tef", x, self.w).relu())
+
+
+class ExpertsOnRanks(Experts):
+    def __init__(self, mesh: DeviceMesh, *, is_copied: bool) -> None:
+        super().__init__(4 // mesh.size())
+        self.mesh, self.is_copied = mesh, is_copied
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shares = self.router(x).softmax(-1)
+        if self.is_copied:
+            shares = Copied.apply(shares, self.mesh)
+        start = self.mesh.get_local_rank() * self.w.shape[0]
+        own = shares[:, start : start + self.w.shape[0]]
+        each = torch.einsum("td,edf->tef", x, self.w).relu()
+        return Summed.apply(torch.einsum("te,ted->td", own, each), self.mesh)
+
+
+class Queries(nn.Module):
+    """One head of keys for all heads of queries."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.q, self.k = nn.Linear(4, heads * 2, bias=False), nn.Linear(4, 2, bias=False)
+
+    def attend(self, x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        q = self.q(x).unflatten(-1, (self.heads, 2))
+        return torch.einsum("qhd,kd->qhk", q, k).softmax(-1).flatten(1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.attend(x, self.k(x))
+
+
+class QueriesOnRanks(Queries):
+    def __init__(self, mesh: DeviceMesh, *, is_copied: bool) -> None:
+        super().__init__(4 // mesh.size())
+        self.mesh, self.is_copied = mesh, is_copied
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        k = self.k(x)
+        if self.is_copied:
+            k = Copied.apply(k, self.mesh)
+        return self.attend(x, k)
+
+
+class NormOnRanks(nn.Module):
+    """The norm of a rank's own rows, in the line of the spec itself: nothing says more than the parameter's own line."""
+
+    def __init__(self, mesh: DeviceMesh | None = None, *, is_copied: bool = False) -> None:
+        super().__init__()
+        self.weight, self.mesh, self.is_copied = nn.Parameter(torch.randn(4)), mesh, is_copied
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = self.weight
+        if self.is_copied:
+            weight = Copied.apply(weight, self.mesh)
+        return torch.rms_norm(x, (4,), weight)
+
+
+ROWS, HEADS = (Shard(0),), (Shard(1),)
+PROGRAMS: dict[str, tuple[Callable[[], nn.Module], Callable[..., nn.Module], dict[str, Any], str, str, str]] = {
+    "experts": (
+        lambda: Experts(4), ExpertsOnRanks, {"param_placements": {"w": ROWS}, "out_placements": {"output.0": (Replicate(),)}},
+        "router.weight", "own = shares[", "shares = self.router(x)",
+    ),
+    "queries": (
+        lambda: Queries(4), QueriesOnRanks, {"param_placements": {"q.weight": ROWS}, "out_placements": {"output.0": HEADS}},
+        "k.weight", "return self.attend(x, k)", "k = self.k(x)",
+    ),
+    "rows": (
+        NormOnRanks, NormOnRanks, {"in_placements": {"x": ROWS}, "out_placements": {"output.0": ROWS}},
+        "weight", "return torch.rms_norm(", "",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("is_copied", [True, False])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_line_where_a_gradient_becomes_a_partial_sum(name: str, is_copied: bool) -> None:
+    spec, kind, placements, parameter, line, used = PROGRAMS[name]
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        model = kind(mesh, is_copied=is_copied)
+        report = verifycompile.verify(model, (torch.randn(3, 4),), spec=spec(), mesh=mesh, **placements)
+    if is_copied:
+        assert report.verdict is Verdict.VERIFIED, str(report)
+        return
+    assert report.verdict is Verdict.REFUTED, str(report)
+    (finding,) = report.findings
+    lines, first = inspect.getsourcelines(kind.forward)
+    number = first + next(at for at, text in enumerate(lines) if line in text)
+    assert finding.impl_location is not None
+    assert (finding.code, finding.impl_location.line) == ("VC101", number), str(report)
+    at_parameter = f"sum the gradient of `{parameter}` over `tp`"
+    assert finding.hint is not None
+    assert finding.hint.endswith("(checked)")
+    if not used:
+        assert finding.hint.startswith(at_parameter)
+        return
+    there = (
+        f"all-reduce the gradient that line {number} computes over `tp` (sum) in its backward pass; or {at_parameter}"
+    )
+    assert finding.hint.startswith(there), str(report)
+    label = finding.labels[0]
+    assert label.text == "the gradient that comes back to this line is each rank's own summand"
+    assert used in lines[label.location.line - first]
