@@ -68,7 +68,7 @@ def verify_ranks(spec: Program, ranks: Sequence[Program], mesh: Mesh, options: O
     """
     misread = misread_shards(spec, ranks, mesh)
     if misread is not None:
-        finding = finding_of_mismatch(misread)
+        finding = finding_of_mismatch(misread, spec)
         hint = right_record(misread, spec, ranks, functools.partial(_are_proved, spec, mesh))
         return _report_of(dataclasses.replace(finding, hint=hint), spec, ranks, options)
     try:

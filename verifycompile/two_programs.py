@@ -48,6 +48,7 @@ from verifycompile.rewrites.registry import DRAWS, EXHAUSTED
 from verifycompile.second_look import different_outputs, look_again
 from verifycompile.strategies import Strategy, answer, is_unproved
 from verifycompile.torch_interface.model_lines import model_location_of
+from verifycompile.torch_interface.source import at_line, lines_of
 from verifycompile.within_limits import within_limits
 
 _SHARE_OF_PROOF = 0.6
@@ -146,7 +147,7 @@ def _report(
         return _report(spec, own, options, repairs, implementation)
     proof_seconds = time.thread_time() - started
 
-    findings = [finding_of_mismatch(result.mismatch)] if result.mismatch is not None else []
+    findings = [finding_of_mismatch(result.mismatch, spec)] if result.mismatch is not None else []
     if ended is not None:
         findings = [finding_of_limit(ended)]
     reported = {(finding.code, finding.message) for finding in findings}
@@ -349,11 +350,18 @@ def _distinct(blockers: Sequence[Blocker]) -> tuple[Blocker, ...]:
     return tuple({(blocker.code, blocker.message): blocker for blocker in reversed(blockers)}.values())[::-1]
 
 
-def finding_of_mismatch(mismatch: Mismatch) -> Finding:
-    """The mismatch at the user's lines: refuted where it is certain, else still to be tried on numbers."""
+def finding_of_mismatch(mismatch: Mismatch, spec: Program) -> Finding:
+    """The mismatch at the user's lines: refuted where it is certain, else still to be tried on numbers.
+
+    A line that the spec runs too is right: what comes to it is wrong where another line made it.
+    """
     labels: tuple[Label, ...] = ()
+    place = place_of(mismatch.impl_node)
     origin = None if mismatch.origin_node is None else model_location_of(mismatch.origin_node)
-    if origin is not None:
+    shared = set() if origin is None or place is None else lines_of(spec.graph.graph)
+    if origin is not None and place is not None and at_line(place) in shared and at_line(origin) not in shared:
+        place, labels = origin, (Label(place, "it is needed here"),)
+    elif origin is not None:
         labels = (Label(origin, mismatch.origin_label),)
     labels = (*labels, *helper_labels(mismatch.impl_node))
     return Finding(
@@ -361,7 +369,7 @@ def finding_of_mismatch(mismatch: Mismatch) -> Finding:
         severity=Severity.ERROR,
         message=mismatch.message,
         spec_location=place_of(mismatch.spec_node),
-        impl_location=place_of(mismatch.impl_node),
+        impl_location=place,
         relation_found=mismatch.relation_found,
         relation_expected=mismatch.relation_expected,
         label=mismatch.impl_label,

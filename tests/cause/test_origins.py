@@ -154,3 +154,78 @@ def test_the_line_where_a_gradient_becomes_a_partial_sum(name: str, is_copied: b
     label = finding.labels[0]
     assert label.text == "the gradient that comes back to this line is each rank's own summand"
     assert used in lines[label.location.line - first]
+
+
+class Steps(nn.Module):
+    """A scan whose step sizes are a product over all channels."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.low, self.dt = nn.Linear(width, 2, bias=False), nn.Linear(2, width, bias=False)
+
+    def scan(self, u: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
+        return u * torch.exp(-self.dt(low).sigmoid())
+
+    def forward(self, u: torch.Tensor) -> torch.Tensor:
+        return self.scan(u, self.low(u))
+
+
+class StepsOnRanks(Steps):
+    def __init__(self, mesh: DeviceMesh, *, is_summed: bool) -> None:
+        super().__init__(4 // mesh.size())
+        self.mesh, self.is_summed = mesh, is_summed
+
+    def forward(self, u: torch.Tensor) -> torch.Tensor:
+        low = self.low(u)
+        if self.is_summed:
+            low = all_reduce(low, "sum", self.mesh)
+        return self.scan(u, low)
+
+
+@pytest.mark.parametrize("is_summed", [True, False])
+def test_a_sum_that_a_line_of_the_spec_needs_is_told_where_it_is_made(is_summed: bool) -> None:
+    weights = {"low.weight": HEADS, "dt.weight": ROWS}
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        model = StepsOnRanks(mesh, is_summed=is_summed).requires_grad_(False)
+        placements = {"param_placements": weights, "in_placements": {"u": HEADS}, "out_placements": {"output.0": HEADS}}
+        report = verifycompile.verify(
+            model, (torch.randn(3, 2),), spec=Steps(4).requires_grad_(False), mesh=mesh, **placements
+        )
+    assert report.verdict is (Verdict.VERIFIED if is_summed else Verdict.REFUTED), str(report)
+    if is_summed:
+        return
+    (finding,) = report.findings
+    lines, first = inspect.getsourcelines(StepsOnRanks.forward)
+    number = first + next(at for at, text in enumerate(lines) if "low = self.low(u)" in text)
+    assert finding.impl_location is not None
+    assert (finding.code, finding.impl_location.line) == ("VC101", number), str(report)
+    assert finding.label == "`self.dt(low)` needs the full value of `self.low(u)`, which is a partial sum over tp"
+    assert finding.labels[0].text == "it is needed here"
+    assert finding.hint == f"all-reduce `low` over `tp` (sum) after line {number} (checked)"
+
+
+def logarithms(x: torch.Tensor) -> torch.Tensor:
+    total = x.exp().sum(-1)
+    return x - total.log()[:, None] + 0.1 * total.square()[:, None]
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_what_is_reduced_and_used_unreduced_later_is_told_there(is_right: bool) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        own = x.exp().sum(-1)
+        total = all_reduce(own, "sum", mesh)
+        used = total if is_right else own
+        return x - total.log()[:, None] + 0.1 * used.square()[:, None]
+
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        placements = {"in_placements": {"x": HEADS}, "out_placements": {"output.0": HEADS}}
+        report = verifycompile.verify(program, (torch.randn(3, 2),), spec=logarithms, mesh=mesh, **placements)
+    assert report.verdict is (Verdict.VERIFIED if is_right else Verdict.REFUTED), str(report)
+    if is_right:
+        return
+    (finding,) = report.findings
+    lines, first = inspect.getsourcelines(program)
+    used, reduced = (first + next(at for at, text in enumerate(lines) if part in text) for part in ("return", "all_r"))
+    assert finding.impl_location is not None
+    assert (finding.code, finding.impl_location.line) == ("VC101", used), str(report)
+    assert finding.hint == f"use what line {reduced} makes of `own` in its place at line {used} (checked)"

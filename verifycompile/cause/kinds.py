@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from verifycompile.cause.arrangements import arranged_before_cut, cut_as_others, neighbouring_positions
 from verifycompile.cause.as_other_ranks import lines_of_other_ranks
 from verifycompile.cause.as_spec import calls_of_spec, missing_summands, tables_of_spec
+from verifycompile.cause.before_reductions import reduced_operands
 from verifycompile.cause.boundary import other_input_placements, other_output_placements
 from verifycompile.cause.collectives import (
     exchanged_groups,
@@ -105,6 +106,7 @@ def likely(scene: Scene) -> tuple[Iterator[Move], ...]:
         means_of_kept(scene),
         iter(factors_of_their_own),
         needless_collectives(scene),
+        reduced_operands(scene),
         gathers_of_wholes(scene),
         iter(other_factors),
         other_groups(scene),

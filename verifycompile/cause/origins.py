@@ -12,7 +12,7 @@ import torch.fx
 
 from verifycompile.program import Program, SourceLocation
 from verifycompile.torch_interface.model_lines import model_frame, model_location_of
-from verifycompile.torch_interface.source import frames_of, located
+from verifycompile.torch_interface.source import at_line, frames_of, lines_of, located
 from verifycompile.torch_interface.value_names import is_backward
 
 _LONGEST = 60
@@ -35,12 +35,10 @@ def line_of_own(node: torch.fx.Node, gradient: torch.fx.Node, spec: Program) -> 
     """The line whose derivative ``node`` is, or that calls it where the spec runs it as well: what is wrong is how it
     is called. None where that is the line of ``gradient`` too, or all is as in the spec.
     """
-    shared = {(frame.file, frame.line) for other in spec.graph.graph.nodes for frame in frames_of(other)}
-    frames, used = frames_of(node), model_location_of(gradient)
+    shared, frames, used = lines_of(spec.graph.graph), frames_of(node), model_location_of(gradient)
     for position in range(model_frame(node, frames), -1, -1) if frames else ():
-        frame = frames[position]
-        if used is not None and (frame.file, frame.line) == (used.file, used.line):
+        if used is not None and at_line(frames[position]) == at_line(used):
             return None
-        if (frame.file, frame.line) not in shared:
+        if at_line(frames[position]) not in shared:
             return located(node, frames, position)
     return None

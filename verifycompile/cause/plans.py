@@ -14,7 +14,7 @@ from torch.distributed.tensor.placement_types import Partial, Placement, Replica
 from verifycompile.diagnostics.codes import OWN_PART_CODES
 from verifycompile.diagnostics.finding import Finding, Label
 from verifycompile.program import ModuleStyle, Program
-from verifycompile.torch_interface.source import frames_of
+from verifycompile.torch_interface.source import at_line, lines_of
 
 _OF_LAYOUTS = frozenset({"VC102", "VC104"})
 """Codes of mismatches that a layout in a plan may be the cause of."""
@@ -33,7 +33,7 @@ def with_styles(finding: Finding, spec: Program, implementation: Program) -> Fin
         return finding
     style, text = told
     place, line = finding.impl_location, style.line
-    if line is None or place is None or (place.file, place.line) not in _lines(spec):
+    if line is None or place is None or at_line(place) not in lines_of(spec.graph.graph):
         return finding.noted(text)
     shown = Label(place, finding.label or finding.message)
     return dataclasses.replace(finding, impl_location=line, message=text, label=text, labels=(shown, *finding.labels))
@@ -72,11 +72,6 @@ def _told(finding: Finding, styles: Mapping[str, ModuleStyle]) -> Iterator[tuple
 
 def _given(path: str, style: ModuleStyle, argument: str, layouts: tuple[Placement, ...]) -> str:
     return f"the plan gives `{path}` the style `{style.name}` with `{argument}={', '.join(map(_spelled, layouts))}`"
-
-
-def _lines(spec: Program) -> set[tuple[str, int]]:
-    """The lines that the spec runs."""
-    return {(frame.file, frame.line) for node in spec.graph.graph.nodes for frame in frames_of(node)}
 
 
 def _spelled(placement: Placement) -> str:

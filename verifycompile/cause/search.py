@@ -214,7 +214,12 @@ class _Search:
         there as a help, where that is proved too.
         """
         first, draft = cause.move, self.subject.drafts()[cause.draft]
-        if not first.is_late or first.kind[:2] != ("reduce", "sum") or not self.subject.values or self.over:
+        is_sum = first.is_late and first.kind[:2] == ("reduce", "sum")
+        # Where a layout is declared, as of a DTensor, the line that leaves it says how its gradient comes back.
+        name = next(iter(cause.outputs), "").partition(".")[2]
+        entries = [item for item in draft.program.inputs if item.name == name]
+        is_declared = any(item.placements is not None and not item.assumed for item in entries)
+        if not is_sum or is_declared or not self.subject.values or self.over:
             return cause
 
         axes = cast("tuple[int, ...]", first.kind[2])

@@ -60,6 +60,16 @@ def location_of(node: torch.fx.Node) -> SourceLocation | None:
     return located(node, frames, len(frames) - 1) if frames else None
 
 
+def lines_of(graph: torch.fx.Graph) -> set[tuple[str, int]]:
+    """The lines that ran while a graph was recorded: file and number."""
+    return {at_line(frame) for node in graph.nodes for frame in frames_of(node)}
+
+
+def at_line(place: SourceLocation) -> tuple[str, int]:
+    """File and number of a line."""
+    return place.file, place.line
+
+
 def located(node: torch.fx.Node, frames: tuple[SourceLocation, ...], position: int) -> SourceLocation:
     """The line of one of the node's frames, with the module and with the end of the expression that was running."""
     frame = dataclasses.replace(frames[position], module=module_of(node))
