@@ -12,12 +12,13 @@ from verifycompile.capture.at_rank import at_rank
 from verifycompile.capture.held_numbers import with_held_numbers
 from verifycompile.capture.merged_collectives import UnmergeableError
 from verifycompile.capture.rank_schedule import OrderError
+from verifycompile.captured_notes import BareDoubt
 from verifycompile.diagnostics.codes import OWN_PART_CODES
 from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.report import Report, noted
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.options import Options
-from verifycompile.program import BareDoubt, Blocker, Program
+from verifycompile.program import Blocker, Program
 from verifycompile.question import Question
 from verifycompile.rank_evidence import with_rank_evidence
 from verifycompile.rank_programs import as_one_device, proves_cut_alike, report_on_limit, verify_ranks

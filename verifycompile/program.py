@@ -19,6 +19,7 @@ from torch.distributed.tensor.placement_types import Partial, Placement, Replica
 from verifycompile.question import Provenance
 
 if TYPE_CHECKING:
+    from verifycompile.captured_notes import ModuleStyle, OwnCapture
     from verifycompile.torch_interface.observation import Read
 
 Size = int | sympy.Expr
@@ -158,44 +159,6 @@ class Blocker:
     message: str
 
 
-class BareDoubt(Blocker):
-    """That the spec may be another one, for which nothing that was read speaks: a verified repair outweighs it."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class OwnCapture:
-    """What the process that captured a program knows for the comparison with the other ranks.
-
-    ``frame``: its name on every rank. ``axes``: mesh axes along which ranks run it together. ``held``: tensors that are
-    no arguments of it, ``passed``: those that are, of whole numbers. ``unless_compared``: assumptions that comparing
-    replaces. ``wrappers``: parameter -> what wrapper sends it, and how. ``alone``: captures it as what a rank runs.
-    ``contents``: rank -> name -> digest of what the models that `build` makes hold.
-    """
-
-    frame: str
-    axes: tuple[int, ...]
-    held: Mapping[str, torch.Tensor]
-    passed: Mapping[str, torch.Tensor]
-    unless_compared: tuple[str, ...]
-    returned: tuple[str, ...]
-    wrappers: Mapping[str, tuple[str, ...]]
-    alone: Callable[[], Program]
-    contents: Mapping[int, Mapping[str, bytes]]
-
-
-@dataclasses.dataclass(frozen=True)
-class ModuleStyle:
-    """``kind``: the class of a module. ``name``: its style in the plan of ``parallelize_module``, "" for none;
-    ``layouts``: of its result. ``inputs``: those that it takes its input for. ``line``: what made the style.
-    """
-
-    kind: str
-    name: str
-    layouts: tuple[Placement, ...]
-    inputs: tuple[Placement, ...] = ()
-    line: SourceLocation | None = None
-
-
 @dataclasses.dataclass(frozen=True)
 class Program:
     """A joint forward-backward (or forward-only) ATen graph with its boundary.
@@ -236,7 +199,7 @@ class Program:
     piecewise: bool = False
     by_definition: bool = False
     captured_elsewhere: bool = False
-    styles: Mapping[str, ModuleStyle] = dataclasses.field(default_factory=dict[str, ModuleStyle], compare=False)
+    styles: Mapping[str, ModuleStyle] = dataclasses.field(default_factory=dict, compare=False)
     doubt: Callable[[], Blocker | None] | None = dataclasses.field(default=None, compare=False)
     provenance: Provenance = Provenance.ASSUMED
     each_rank: Callable[[], tuple[Program, ...]] | None = dataclasses.field(default=None, compare=False)

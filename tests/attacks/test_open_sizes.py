@@ -78,3 +78,19 @@ def test_sizes_that_a_trace_takes_for_one_are_listed(sizes: tuple[int, int]) -> 
     is_square = sizes[0] == sizes[1]
     assert report.verdict is (Verdict.VERIFIED if is_square else Verdict.REFUTED), str(report)
     assert (listed in report.assumptions) is is_square
+
+
+@pytest.mark.parametrize("numbers", [(4, 4), (5, 4)])
+def test_numbers_that_a_trace_takes_for_sizes_are_listed(numbers: tuple[int, int]) -> None:
+    """A number that equals a size when it is traced has the size's symbol: that it always does no one else has said."""
+    functions = (lambda x, n: x * x.size(0), lambda x, n: x * n)
+    graphs = (
+        make_fx(function, tracing_mode="symbolic")(torch.randn(4, 6), number)
+        for function, number in zip(functions, numbers, strict=True)
+    )
+    report = verifycompile.verify_graphs(*graphs, mesh=(2,))
+    assert report.verdict is Verdict.VERIFIED, str(report)
+    label = "the spec's graph" if numbers[0] == 4 else "the graph of all ranks"
+    assert f"sizes that {label} takes for one: `x_1.size(0)`, `n_1`" in report.assumptions
+    assert report.certificate is not None
+    assert "n_1 is x_1.size(0)" in verifycompile.check_certificate(report.certificate).sizes

@@ -24,7 +24,7 @@ from verifycompile.torch_interface.expressions import recorded_number, recorded_
 aten = torch.ops.aten
 FEW = 1
 """Of the choices of sizes that are tried, those with two symbols of one given size each."""
-S, K = sympy.symbols("s k", integer=True, positive=True)
+S, K = sympy.symbols("s k", integer=True)
 RANK = sympy.Symbol("rank", integer=True, nonnegative=True)
 F32, I64 = torch.float32, torch.int64
 
@@ -103,7 +103,9 @@ class Row:
 
 
 def checks() -> Iterator[tuple[str, Check]]:
-    for family in (_of_values, _of_devices, _of_memory, _of_sizes, _of_numbers, _of_kinds, _of_repetition):
+    for family in (
+        _of_values, _of_devices, _of_memory, _of_sizes, _of_symbols, _of_numbers, _of_reads, _of_kinds, _of_repetition,
+    ):  # fmt: skip
         for number_of, row in enumerate(family()):
             yield f"{family.__name__} {number_of}", functools.partial(_says, row)
     yield "symbols", _are_looked_for_once
@@ -112,7 +114,7 @@ def checks() -> Iterator[tuple[str, Check]]:
 def _are_looked_for_once() -> None:
     """Whether calls hold symbols is found out of one of those that are alike."""
     looked: list[Any] = []
-    numbers = annotations._numbers
+    numbers = annotations.numbers_of
 
     def counted(value: Any) -> Iterator[Any]:
         looked.append(value)
@@ -125,7 +127,7 @@ def _are_looked_for_once() -> None:
         first = w.call(x, aten.neg.default, w.given("x", x))
         for k in range(calls):
             w.like(first, w.given(f"y{k}", x))
-        with mock.patch.object(annotations, "_numbers", counted):
+        with mock.patch.object(annotations, "numbers_of", counted):
             looked.clear()
             check_annotations(w.program())
         counts.append(len(looked))
@@ -349,6 +351,30 @@ def _of_sizes() -> Iterator[Row]:
     yield _called(tensor((K, 4)), aten.neg.default, tensor((5, 4)), guards=(sympy.Eq(S, 5),), size_values={K: S})
 
 
+def _of_symbols() -> Iterator[Row]:
+    """Sizes of inputs are said to be positive, places of ranks not to be negative, and no other number."""
+    size, place = sympy.Symbol("n", integer=True, positive=True), RANK
+    mesh = Mesh((MeshAxis("dp", 2),), (0, 1))
+    yield _called(tensor((size, 4)), aten.neg.default, tensor((size, 4)))
+    yield _called(tensor((2 * size, 4)), aten.neg.default, tensor((K, 4)), size_values={K: 2 * size})
+    for symbol in (size, place):
+        w = Written()
+        w.call(number(symbol + 1), operator.add, w.given("n", number(symbol)), 1)
+        yield Row(w.program(), _no_size(str(symbol)))
+    w = Written()
+    w.call(number(place + 1), operator.add, w.given("n", number(place)), 1)
+    yield Row(w.program(coordinates={place: 0}, mesh=mesh))
+    for symbol, value, right in (
+        (size, S, False), (size, S / 2, False), (place, S, False), (S, K / 2, False), (S, 2 * K, True), (place, sympy.Integer(0), True),
+    ):  # fmt: skip
+        said = "" if right else f"`{symbol}` is said to be what {value} is not"
+        yield _called(tensor((S, K)), aten.neg.default, tensor((S, K)), size_values={symbol: value}, said=said)
+
+
+def _no_size(name: str) -> str:
+    return f"`{name}` is said to be a size, and no input has it"
+
+
 # ------------------------------------------------------------------------------------------------ numbers
 
 
@@ -381,12 +407,17 @@ def _of_numbers() -> Iterator[Row]:
     stop = w.call(number(S + 2), operator.add, start, 2)
     w.call(tensor((2,), stride=(1,)), operator.getitem, w.given("x", tensor((6,))), slice(start, stop, None))
     yield Row(w.program(guards=(sympy.Eq(S, 3),)), "`getitem` lies otherwise in memory than recorded")
+    w = Written()
+    half = w.call(number(S / 2), operator.floordiv, w.given("s", number(S)), 2)
+    w.call(number(S), operator.mul, half, 2)
+    yield Row(w.program(guards=(sympy.Eq(S, 4),)))
+    yield Row(w.program(guards=(sympy.Eq(S, 3),)), "3/2 is recorded as a whole number")
     yield from _unknown()
 
 
 def _unknown() -> Iterator[Row]:
     """Sizes and numbers that depend on what a tensor holds."""
-    counted = sympy.Symbol("u", integer=True, nonnegative=True)
+    counted = sympy.Symbol("u", integer=True)
     x = tensor((6,))
     said = "`nonzero_default` is recorded as {} where torch gives int64['?', 1]"
     for shape, dtype, wrong in (
@@ -427,6 +458,49 @@ def _unknown() -> Iterator[Row]:
         w.program(guards=(sympy.Eq(counted, 5),)),
         "`neg_default` is recorded as int64[5, 2] where torch gives int64[5, 1]",
     )
+
+
+def _of_reads() -> Iterator[Row]:
+    """What is read from a tensor is a symbol of its own, and one of what is the same."""
+    u, v = sympy.symbols("u v", integer=True)
+    read, name = aten._local_scalar_dense.default, "`_local_scalar_dense_default`"
+    for recorded in (4, number(2 * u), number(u + 1)):
+        written = recorded if isinstance(recorded, int) else recorded.node.expr
+        said = f"{name} is recorded as {written}, and reads a number from a tensor"
+        yield _called(recorded, read, tensor((), I64), said=said)
+    yield _called(number(u), read, tensor((), I64))
+    yield _called(number(u), read, tensor((), I64), said=_another("u", name), size_values={u: sympy.Integer(4)})
+    ranks = {"coordinates": {RANK: 0}, "mesh": Mesh((MeshAxis("dp", 2),), (0, 1))}
+    yield _called(number(RANK), read, tensor((), I64), said=_another("rank", name), **ranks)
+    place, ranks_of = torch.ops.device_mesh._runtime_compute_coordinate_on_dim.default, tensor((1, 2), torch.int32)
+    yield _called(number(RANK), place, ranks_of, 0, **ranks)
+    yield _called(number(u), place, ranks_of, 0, size_values={u: 2 * RANK}, **ranks)
+    own = "`_runtime_compute_coordinate_on_dim_default`"
+    yield _called(number(u), place, ranks_of, 0, said=_another("u", own), size_values={u: 2 * S}, **ranks)
+    for symbol, again, said in ((v, False, ""), (u, True, ""), (u, False, _another("u", f"{name[:-1]}_1`"))):
+        w = Written()
+        first, other = w.given("x", tensor((), I64)), w.given("y", tensor((), I64))
+        w.call(number(u), read, first)
+        w.call(number(symbol), read, first if again else other)
+        yield Row(w.program(), said)
+    w = Written()
+    w.given("s", number(u))
+    w.call(number(u), read, w.given("x", tensor((), I64)))
+    yield Row(w.program(), _another("u", name))
+    told = "`nonzero_default` is recorded as 3, and reads a number from a tensor"
+    yield _called(tensor((3, 2), I64), aten.nonzero.default, tensor((4, 6)), said=told)
+    for other, said in (("m", ""), ("k", _another("u", "`index_tensor_1`"))):
+        w = Written()
+        masks = {name: w.given(name, tensor((4,), torch.bool)) for name in "mk"}
+        x, y = w.given("x", tensor((4, 6))), w.given("y", tensor((4, 6)))
+        w.call(tensor((u, 1), I64), aten.nonzero.default, masks["m"])
+        w.call(tensor((u, 6)), aten.index.Tensor, x, [masks["m"]])
+        w.call(tensor((u, 6)), aten.index.Tensor, y, [masks[other]])
+        yield Row(w.program(), said)
+
+
+def _another(symbol: str, node: str) -> str:
+    return f"`{symbol}` is another number than what {node} reads from a tensor"
 
 
 # ------------------------------------------------------------------------------------------------ kinds of nodes
@@ -544,8 +618,8 @@ def _of_repetition() -> Iterator[Row]:
     w.given("s", tensor((S, K)))
     w.call(x, aten.neg.default, w.given("x", x))
     yield Row(w.program(), calls=1, tensors=4)
-    counted = sympy.Symbol("u", integer=True, nonnegative=True)
+    counted = sympy.Symbol("u", integer=True)
     w = Written()
     first = w.call(tensor((counted, 2), I64), aten.nonzero.default, w.given("x", x))
-    w.like(first, w.given("y", x))
-    yield Row(w.program(guards=(sympy.Eq(counted, 5),)))
+    second = w.like(first, w.given("y", x))
+    yield Row(w.program(), f"`u` is another number than what `{second.name}` reads from a tensor")

@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 from tests.lemmas.conditions import Check
-from verifycompile.certificate import certificate
+from verifycompile.certificate import certificate, packing
 from verifycompile.certificate.certificate import FIELDS, FORMAT_VERSION, Certificate, seal_of
 
 NONE = "not a verifycompile certificate"
@@ -73,14 +73,14 @@ def _of_other_data() -> None:
 
 
 def _of_packed_texts() -> None:
-    packed = certificate._packed("text")
-    assert certificate._unpacked(packed) == "text"
+    packed = packing.packed("text")
+    assert packing.unpacked(packed) == "text"
     early = f"{NONE}: it ends too early, or is too long"
-    assert raised(lambda: certificate._unpacked(certificate._packed("text" * 99)[:-30])) == early
+    assert raised(lambda: packing.unpacked(packing.packed("text" * 99)[:-30])) == early
     for most, said in ((4, ""), (3, early)):
-        with mock.patch.object(certificate, "_LONGEST_UNPACKED", most):
-            assert raised(lambda: certificate._unpacked(packed)) == said
-    assert raised(lambda: certificate._unpacked("abcde")).startswith(f"{NONE}: ")
+        with mock.patch.object(packing, "_LONGEST_UNPACKED", most):
+            assert raised(lambda: packing.unpacked(packed)) == said
+    assert raised(lambda: packing.unpacked("abcde")).startswith(f"{NONE}: ")
     both = json.dumps({"packed": packed, **content()})
     assert raised(lambda: Certificate.from_json(both)) == NONE
 

@@ -492,8 +492,8 @@ def test_what_is_no_json_is_rejected() -> None:
 
 
 def test_another_format_is_rejected() -> None:
-    with pytest.raises(ValueError, match="certificate format 11 is not the supported format 10"):
-        Certificate.from_json(json.dumps({**content("perceptron"), "version": 11}))
+    with pytest.raises(ValueError, match="certificate format 12 is not the supported format 11"):
+        Certificate.from_json(json.dumps({**content("perceptron"), "version": 12}))
 
 
 @pytest.mark.parametrize(

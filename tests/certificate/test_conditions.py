@@ -58,10 +58,13 @@ from verifycompile.certificate import (
     digests,
     equalities,
     lemma_steps,
+    packing,
     parts,
+    read_numbers,
     replay,
     statement,
     storage,
+    symbols,
 )
 from verifycompile.ir import (
     budget,
@@ -115,6 +118,9 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     parts: parts_checks.checks,
     lemma_steps: steps_checks.checks,
     certificate: certificate_checks.checks,
+    packing: certificate_checks.checks,
+    symbols: lambda: itertools.chain(annotations_checks.checks(), statement_checks.checks()),
+    read_numbers: annotations_checks.checks,
     digests: replay_checks.digest_checks,
     equalities: replay_checks.equality_checks,
     replay: replay_checks.checks,

@@ -20,11 +20,12 @@ from verifycompile.agreement.reconcile import OF_ONE_RANK, Captured, Conversatio
 from verifycompile.agreement.written import EXCHANGED, Written, digest_of, digest_of_bytes, write
 from verifycompile.assumption import AssumptionKind, kind_of, to_data
 from verifycompile.capture import identity_of
+from verifycompile.captured_notes import OwnCapture
 from verifycompile.diagnostics.report import Report
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.pipeline import verify_captured
-from verifycompile.program import OwnCapture, Program, ProgramInput, Role
+from verifycompile.program import Program, ProgramInput, Role
 from verifycompile.question import Provenance
 from verifycompile.torch_interface.contents import content_of
 from verifycompile.torch_interface.dynamo import Frame

@@ -354,10 +354,12 @@ def implementation_program(
 
 
 def _equal_sizes(prepared: Prepared) -> tuple[Assumption, ...]:
-    """Dimensions of inputs to which a trace gave one symbol, because they were equal when it was made."""
+    """Dimensions of inputs, and numbers, to which a trace gave one symbol, because they were equal when it was made."""
     found: dict[object, list[str]] = {}
     for name in prepared.inputs:
         value = prepared.inputs[name].meta.get("val")
+        if isinstance(value, torch.SymInt):
+            found.setdefault(value.node.expr, []).append(f"`{name}`")
         for dim, size in enumerate(shape_of(value)) if isinstance(value, torch.Tensor) else ():
             if isinstance(size, sympy.Symbol):
                 found.setdefault(size, []).append(f"`{name}.size({dim})`")

@@ -35,9 +35,10 @@ from verifycompile.capture.outer import (
 from verifycompile.capture.placed import PlacedBoundary, by_pattern
 from verifycompile.capture.samples import SAMPLE_INPUTS, Samples
 from verifycompile.capture.sizes import remaining_guards, solve_divisibility, uneven_blockers
+from verifycompile.captured_notes import OwnCapture
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
-from verifycompile.program import Blocker, Mesh, OutputKind, OwnCapture, Program, ProgramOutput
+from verifycompile.program import Blocker, Mesh, OutputKind, Program, ProgramOutput
 from verifycompile.question import Provenance
 from verifycompile.torch_interface.acting_rank import is_pretended
 from verifycompile.torch_interface.dynamo import Frame, TracedFrame, trace_frame, traced_frame_under_compilation

@@ -14,8 +14,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from verifycompile.capture.numbers import Place, PlainRead, pattern, same_value, shown, shown_line
+from verifycompile.captured_notes import BareDoubt
 from verifycompile.errors import UsageError
-from verifycompile.program import BareDoubt, Blocker, Mesh, ProgramInput, Role
+from verifycompile.program import Blocker, Mesh, ProgramInput, Role
 from verifycompile.torch_interface.constructed import MISSING, Size
 from verifycompile.torch_interface.placements import sharded_dimension
 

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import random
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import sympy
 import torch
 import torch.fx
 
 from verifycompile.certificate.storage import Block, StorageError, StoredModule, StoredObject, UnregisteredOperator
-from verifycompile.lowering.recorded import memory_read
+from verifycompile.lowering.recorded import memory_read, reads_place
 from verifycompile.program import Program
 from verifycompile.torch_interface.derivation import Derivation, is_derived_number
 
+if TYPE_CHECKING:
+    from verifycompile.certificate.read_numbers import ReadNumbers
+
 _TRIALS = 3
 _DRAWS = 400
-_LARGEST_SIZE = 12
+LARGEST_SIZE = 12
 
 Sizes = Mapping[sympy.Basic, int]
 Kind = TypeVar("Kind", bound="Derived")
@@ -33,6 +36,10 @@ class AnnotationError(StorageError):
 
 def check_annotations(program: Program) -> None:
     """Raises AnnotationError where a recorded dtype, shape or number is another than torch's meta kernels give."""
+    if symbols_of(program) - {*program.coordinates} or program.size_values:
+        from verifycompile.certificate.symbols import check_symbols  # here, because few programs have symbolic sizes
+
+        check_symbols(program)
     derived(Derived, program, [*choices_of(program)])
 
 
@@ -56,7 +63,7 @@ def derived(kind: type[Kind], program: Program, choices: Sequence[Sizes]) -> Kin
 
 def choices_of(program: Program) -> Iterator[Sizes]:
     """Sizes for all symbols, such that all guards hold; once where there are none."""
-    symbols = sorted({s for expression in _expressions(program) for s in expression.free_symbols}, key=str)
+    symbols = sorted(symbols_of(program), key=str)
     if not symbols:
         yield {}
         return
@@ -76,7 +83,7 @@ def _size(program: Program, symbol: sympy.Basic, draw: random.Random) -> int:
     axes: Mapping[Any, int] = program.coordinates
     axis = axes.get(symbol)
     if axis is None or program.mesh is None:
-        return draw.randint(2, _LARGEST_SIZE)
+        return draw.randint(2, LARGEST_SIZE)
     return draw.randrange(program.mesh.axes[axis].size)
 
 
@@ -84,15 +91,20 @@ def _holds(guard: sympy.Basic, sizes: Sizes) -> bool:
     return guard.xreplace(dict(sizes)) != sympy.false
 
 
+def symbols_of(program: Program) -> set[sympy.Basic]:
+    """Those of all numbers in a program, where solved ones are replaced."""
+    return {symbol for expression in _expressions(program) for symbol in expression.free_symbols}
+
+
 def _expressions(program: Program) -> Iterator[sympy.Basic]:
     """All numbers in a program, over the symbols that remain where solved ones are replaced."""
     records = {id(record): record for node in program.graph.graph.nodes for record in (node.meta.get("val"),)}
-    yield from (_expression(program, n) for n in _numbers([*records.values()]) if is_derived_number(n))
+    yield from (expression_of(program, n) for n in numbers_of([*records.values()]) if is_derived_number(n))
     yield from program.guards
     yield from (expression for expression in program.size_values.values())
 
 
-def _expression(program: Program, number: Any) -> sympy.Basic:
+def expression_of(program: Program, number: Any) -> sympy.Basic:
     return number.node.expr.xreplace(dict(program.size_values))
 
 
@@ -110,7 +122,7 @@ def _flat(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _numbers(value: Any) -> Iterator[Any]:
+def numbers_of(value: Any) -> Iterator[Any]:
     """All that a value holds, with the sizes of its tensors and where these lie in memory."""
     for item in _flat(value):
         yield from (*item.shape, *_memory(item)) if isinstance(item, torch.Tensor) else (item,)
@@ -135,11 +147,15 @@ class Derived:
         self._recorded: dict[int, Any] = {}
         self._of_sizes: list[int] = []
         """Records with symbols."""
+        self._reads: ReadNumbers | None = None
+        self._reading: set[int] = set()
+        """Records of calls that read numbers from tensors."""
         self.values: dict[torch.fx.Node, Any] = {}
 
     def run(self, sizes: Sizes) -> None:
         with self._derivation.entered():
             self._sizes, self.values = dict(sizes), {}
+            self._reads = None
             while self._of_sizes:
                 del self._recorded[self._of_sizes.pop()]
             for node in self._graph.graph.find_nodes(op="placeholder"):
@@ -155,7 +171,7 @@ class Derived:
         record = node.meta.get("val")
         if id(record) not in self._recorded:
             self._recorded[id(record)] = self._one_of_its_kind(self._number(record))
-            if any(map(is_derived_number, _numbers(record))):
+            if any(map(is_derived_number, numbers_of(record))):
                 self._of_sizes.append(id(record))
         return self._recorded[id(record)]
 
@@ -168,6 +184,8 @@ class Derived:
             else:
                 for single in block.singles:
                     self._derive(single)
+            if any(id(single.call.meta.get("val")) in self._reading for single in block.sources):
+                return
             self._known[key] = [self.values[single.call] for single in block.singles]
         known = self._known[key]
         self.values.update((node, known[place]) for place, node in block.made.items())
@@ -176,7 +194,7 @@ class Derived:
         """Whether a number that is given or recorded there has symbols, so that it depends on the sizes."""
         if block.pattern not in self._has_symbols:
             calls = (single.call for single in block.sources)
-            held = _numbers([(n.args, *n.kwargs.values(), n.meta.get("val")) for n in calls])
+            held = numbers_of([(n.args, *n.kwargs.values(), n.meta.get("val")) for n in calls])
             self._has_symbols[block.pattern] = any(map(is_derived_number, held))
         return self._has_symbols[block.pattern]
 
@@ -185,7 +203,16 @@ class Derived:
             return ""  # a group is named where its axes are
         derived, recorded = self._call(node), self._of_record(node)
         self._compare(node, recorded, derived)
-        return recorded if _is_unknown(derived) else self._one_of_its_kind(derived)
+        if not _is_unknown(derived):
+            return self._one_of_its_kind(derived)
+        told = node.meta["val"]
+        if not reads_place(node) or expression_of(self._program, told).free_symbols - {*self._program.coordinates}:
+            self._reading.add(id(told))
+            from verifycompile.certificate.read_numbers import ReadNumbers  # here, because few programs read any
+
+            self._reads = self._reads or ReadNumbers(self._program)
+            self._reads.check(node, derived)
+        return recorded
 
     def _one_of_its_kind(self, value: Any) -> Any:
         """Of values that no call tells apart, one."""
@@ -238,8 +265,10 @@ class Derived:
             return type(recorded)(self._number(item) for item in recorded)
         if not is_derived_number(recorded):
             return recorded
-        value = _expression(self._program, recorded).xreplace(self._sizes)
+        value = expression_of(self._program, recorded).xreplace(self._sizes)
         if isinstance(recorded, torch.SymInt):
+            if not sympy.sympify(value).is_integer:
+                raise AnnotationError(f"{value} is recorded as a whole number")
             return int(value)  # pyright: ignore[reportArgumentType]  # a number, see the caller
         return float(value) if isinstance(recorded, torch.SymFloat) else bool(value)  # pyright: ignore[reportArgumentType]  # a number, see the caller
 
@@ -273,10 +302,15 @@ class Derived:
         return placed and all(a == b or n == 1 for a, b, n in sides)
 
 
+def sizes_of(value: Any) -> list[Any]:
+    """The sizes of tensors, and numbers themselves."""
+    found = (v.shape if isinstance(v, torch.Tensor) else (v,) for v in _flat(value))
+    return [number for numbers in found for number in numbers]
+
+
 def _is_unknown(value: Any) -> bool:
     """Whether a size, or the number itself, depends on what a tensor holds."""
-    found = (v.shape if isinstance(v, torch.Tensor) else (v,) for v in _flat(value))
-    return any(is_derived_number(number) for numbers in found for number in numbers)
+    return any(map(is_derived_number, sizes_of(value)))
 
 
 def _described(value: Any) -> str:

@@ -5,18 +5,15 @@ A certificate is made when it is first asked for (``making.py``). Most proofs ar
 
 from __future__ import annotations
 
-import base64
 import functools
 import hashlib
 import json
-import lzma
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-FORMAT_VERSION = 10
+FORMAT_VERSION = 11
 
 _LONGEST = 500_000
-_LONGEST_UNPACKED = 1 << 30
 """Characters."""
 
 FIELDS = frozenset({
@@ -61,36 +58,25 @@ class Certificate:
     def to_json(self) -> str:
         """One JSON object; a long one is packed. Raises ValueError for a program that cannot be written down."""
         text = json.dumps(self.data, sort_keys=True)
-        return text if len(text) <= _LONGEST else json.dumps({"packed": _packed(text)})
+        if len(text) <= _LONGEST:
+            return text
+        from verifycompile.certificate.packing import packed  # here, because few certificates are long
+
+        return json.dumps({"packed": packed(text)})
 
     @staticmethod
     def from_json(text: str) -> Certificate:
         """Read what ``to_json`` wrote. Raises ``ValueError`` for anything else and for another format version."""
         data: Any = json.loads(text)
         if isinstance(data, dict) and data.keys() == {"packed"}:
-            data = json.loads(_unpacked(str(data["packed"])))
+            from verifycompile.certificate.packing import unpacked  # the same
+
+            data = json.loads(unpacked(str(data["packed"])))
         if not isinstance(data, dict) or data.keys() != FIELDS:
             raise ValueError("not a verifycompile certificate")
         if data["version"] != FORMAT_VERSION:
             raise ValueError(f"certificate format {data['version']} is not the supported format {FORMAT_VERSION}")
         return Certificate(lambda: data, data["relations"], data["assumptions"])
-
-
-def _packed(text: str) -> str:
-    """Layers are alike, so that what they say is packed to a few percent."""
-    return base64.b85encode(lzma.compress(text.encode())).decode()
-
-
-def _unpacked(packed: str) -> str:
-    """Raises ValueError for what was not packed, or is longer than any program."""
-    reader = lzma.LZMADecompressor()
-    try:
-        text = reader.decompress(base64.b85decode(packed), _LONGEST_UNPACKED)
-    except lzma.LZMAError as error:
-        raise ValueError(f"not a verifycompile certificate: {error}") from error
-    if not reader.eof:
-        raise ValueError("not a verifycompile certificate: it ends too early, or is too long")
-    return text.decode()
 
 
 def seal_of(data: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -73,8 +73,15 @@ def statement_of(spec: Program, implementation: Program, placements: Mapping[str
         },
         "" if mesh is None else ", ".join(f"{axis.name}={axis.size}" for axis in mesh.axes),
         Question(spec.provenance, implementation.provenance, 1 if mesh is None else len(mesh.ranks)).describe(),
-        tuple(dict.fromkeys(f"{s} is {e}" for p in (spec, implementation) for s, e in p.size_values.items())),
+        tuple(dict.fromkeys(text for program in (spec, implementation) for text in _sizes(program))),
     )
+
+
+def _sizes(program: Program) -> Iterator[str]:
+    if program.size_values or any(isinstance(item.node.meta.get("val"), torch.SymInt) for item in program.inputs):
+        from verifycompile.certificate.symbols import told_sizes  # here, because few programs have symbolic sizes
+
+        yield from told_sizes(program)
 
 
 def _lies(program: Program, item: ProgramInput) -> str:

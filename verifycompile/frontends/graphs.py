@@ -83,7 +83,7 @@ class Graphs:
         return CapturedGraphs(
             dataclasses.replace(spec_program(spec), seconds=spec_seconds, provenance=Provenance.GIVEN),
             tuple(
-                dataclasses.replace(p, assumptions=tuple(notes), seconds=share, provenance=Provenance.GIVEN)
+                dataclasses.replace(p, assumptions=(*p.assumptions, *notes), seconds=share, provenance=Provenance.GIVEN)
                 for p in programs
             ),
             layout,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import operator as python_operator
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import sympy
@@ -25,6 +25,7 @@ from verifycompile.ir.size import exact_quotient
 from verifycompile.ir.term import TermPool, View, identity_view
 from verifycompile.lowering.checks import casts_of, check_operands, check_result, check_type
 from verifycompile.lowering.recorded import (
+    DECIDES_SIZE,
     TAKES_PIECES,
     constant_content,
     dtype_of,
@@ -32,6 +33,7 @@ from verifycompile.lowering.recorded import (
     is_size,
     memory_read,
     reads_count,
+    reads_place,
     whole_split,
 )
 from verifycompile.lowering.sizes import Sizes
@@ -56,17 +58,13 @@ if TYPE_CHECKING:
     from verifycompile.lowering.ragged import ReadRowsCalls
     from verifycompile.lowering.undeclared import UndeclaredCalls
 
-_SIZE_ARITHMETIC: dict[object, Callable[..., Any]] = {
-    python_operator.add: python_operator.add,
-    python_operator.sub: python_operator.sub,
-    python_operator.mul: python_operator.mul,
-    python_operator.neg: python_operator.neg,
-}
-
 _TAKES_REAL_NUMBERS = (
     *(getattr(torch.ops.aten, name).Tensor for name in ("add", "sub", "mul", "div")),
     torch.ops.aten.rsub.Scalar,
 )
+
+
+_SIZE_ARITHMETIC = (python_operator.add, python_operator.sub, python_operator.mul, python_operator.neg)
 
 
 class Lowering:
@@ -118,9 +116,6 @@ class Lowering:
             self._lower_node(node)
 
     def _operands(self, node: torch.fx.Node) -> Sequence[torch.fx.Node]:
-        if is_size(node):
-            # What a number is computed from matters where it is read from a tensor.
-            return node.all_input_nodes if self.sizes.reads_counts or reads_real_number(node) else ()
         if node.name in self.program.groups:
             return ()
         if node.op == "call_function" and _draws_undeclared(node):
@@ -191,17 +186,22 @@ class Lowering:
         return self.call(node)
 
     def size_value(self, node: torch.fx.Node) -> Any:
-        """The number that torch recorded; where the node is arithmetic, its operands' numbers must give the same."""
+        """The number that torch recorded, which must be what the node's operands give."""
         if reads_real_number(node) and isinstance(read := self.view(node.all_input_nodes[0]), View):
             return read
         if reads_count(node):
             self.sizes.note_count(node.meta["val"], self.values[node.all_input_nodes[0]])
         value = self.sizes.number(node.meta["val"])
-        if node.target not in _SIZE_ARITHMETIC or isinstance(value, (bool, float)):
+        if node.op != "call_function" or reads_place(node):
             return value
-        operands = [self.sizes.number(a.meta["val"]) if isinstance(a, torch.fx.Node) else a for a in node.args]
-        computed = _SIZE_ARITHMETIC[node.target](*(sympy.sympify(o) for o in operands))
-        if sympy.simplify(computed - sympy.sympify(value)) == 0:
+        if node.target in _SIZE_ARITHMETIC:
+            operands = [self.sizes.number(a.meta["val"]) if isinstance(a, torch.fx.Node) else a for a in node.args]
+            computed: Any = node.target(*operands)  # pyright: ignore[reportCallIssue, reportUnknownVariableType]  # one of these
+        else:
+            from verifycompile.lowering.numbers import number_of  # here, because few programs have symbolic sizes
+
+            computed = number_of(self, node, value)
+        if computed == value or sympy.simplify(sympy.sympify(computed) - sympy.sympify(value)) == 0:
             return value
         return self._unknown(
             node, UNREPRESENTABLE, f"`{_name(node)}` is recorded as {value} where its operands give {computed}"
@@ -354,8 +354,8 @@ class Lowering:
         return self._unknown_tensor(node, recorded, 0)
 
     def _unknown_tensor(self, node: torch.fx.Node, recorded: Any, position: int) -> View | None:
-        if not isinstance(recorded, torch.Tensor):
-            return None
+        if not isinstance(recorded, torch.Tensor) or node.target in DECIDES_SIZE:
+            return None  # the declaration alone says the size
         shape = (*self.builder.mesh, *(self.sizes.size(s) for s in recorded.shape))
         if any(size != 0 and exact_quotient(size, size) is None for size in shape):
             return None  # of a size that depends on the rank and may be zero: no digits say an index

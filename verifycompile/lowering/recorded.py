@@ -67,6 +67,11 @@ def tensors_of(recorded: Any) -> list[torch.Tensor]:
     return [value for value in values if isinstance(value, torch.Tensor)]
 
 
+def reads_place(node: torch.fx.Node) -> bool:
+    """Whether a node gives a coordinate of its rank."""
+    return str(node.target) == "device_mesh._runtime_compute_coordinate_on_dim.default"
+
+
 def is_size(node: torch.fx.Node) -> bool:
     return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
 

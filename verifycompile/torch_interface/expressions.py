@@ -19,6 +19,12 @@ _CONSTANTS: dict[str, sympy.Basic] = {
     str(c): c for c in (sympy.true, sympy.false, sympy.oo, -sympy.oo, sympy.pi, sympy.E, int_oo, -int_oo)
 }
 
+KINDS_OF_SYMBOLS: dict[str, dict[str, bool]] = {
+    "size": {"integer": True, "positive": True}, "coordinate": {"integer": True, "nonnegative": True},
+    "whole": {"integer": True}, "real": {"real": True}, "number": {},
+}  # fmt: skip
+"""What is known of a symbol. That it is even, say, nothing could tell who reads a certificate."""
+
 _NUMBERS: dict[str, type] = {"SymInt": torch.SymInt, "SymFloat": torch.SymFloat, "SymBool": torch.SymBool}
 
 
@@ -30,7 +36,7 @@ def expression_from_data(data: Any) -> sympy.Basic:
         raise ValueError("no expression")
     kind, *arguments = data
     if kind == "symbol":
-        return sympy.Symbol(str(arguments[0]), **arguments[1])
+        return sympy.Symbol(str(arguments[0]), **KINDS_OF_SYMBOLS[arguments[1]])
     if kind == "rational":
         return sympy.Rational(*arguments)
     if kind == "float":

@@ -19,7 +19,7 @@ from torch.distributed.tensor.parallel import ParallelStyle
 from torch.distributed.tensor.placement_types import Placement
 from torch.utils._pytree import tree_map
 
-from verifycompile.program import ModuleStyle
+from verifycompile.captured_notes import ModuleStyle
 from verifycompile.torch_interface.closures import taken_along
 from verifycompile.torch_interface.plan_lines import STYLES, line_of_style
 

@@ -7,11 +7,17 @@ from typing import Any
 import sympy
 from torch.utils._sympy import functions as torch_functions
 
+from verifycompile.torch_interface.expressions import KINDS_OF_SYMBOLS
+
 
 def expression_to_data(expression: sympy.Basic) -> Any:
-    """Nested lists. Raises ValueError for a number that is neither rational nor a float."""
+    """Nested lists. Raises ValueError for a symbol of no known kind."""
     if isinstance(expression, sympy.Symbol):
-        return ["symbol", expression.name, dict(sorted(expression.assumptions0.items()))]
+        name = expression.name
+        kinds = [kind for kind, known in KINDS_OF_SYMBOLS.items() if sympy.Symbol(name, **known) == expression]
+        if not kinds:
+            raise ValueError(f"the symbol `{name}` is of no known kind")
+        return ["symbol", name, *kinds]
     if isinstance(expression, sympy.Integer):
         return int(expression)
     if isinstance(expression, sympy.Rational):

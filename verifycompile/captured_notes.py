@@ -1,0 +1,49 @@
+"""What a capture knows of a program beside what is proved of it: for the ranks, and for what a report says."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import torch
+from torch.distributed.tensor.placement_types import Placement
+
+from verifycompile.program import Blocker, Program, SourceLocation
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OwnCapture:
+    """What the process that captured a program knows for the comparison with the other ranks.
+
+    ``frame``: its name on every rank. ``axes``: mesh axes along which ranks run it together. ``held``: tensors that are
+    no arguments of it, ``passed``: those that are, of whole numbers. ``unless_compared``: assumptions that comparing
+    replaces. ``wrappers``: parameter -> what wrapper sends it, and how. ``alone``: captures it as what a rank runs.
+    ``contents``: rank -> name -> digest of what the models that `build` makes hold.
+    """
+
+    frame: str
+    axes: tuple[int, ...]
+    held: Mapping[str, torch.Tensor]
+    passed: Mapping[str, torch.Tensor]
+    unless_compared: tuple[str, ...]
+    returned: tuple[str, ...]
+    wrappers: Mapping[str, tuple[str, ...]]
+    alone: Callable[[], Program]
+    contents: Mapping[int, Mapping[str, bytes]]
+
+
+@dataclasses.dataclass(frozen=True)
+class ModuleStyle:
+    """``kind``: the class of a module. ``name``: its style in the plan of ``parallelize_module``, "" for none;
+    ``layouts``: of its result. ``inputs``: those that it takes its input for. ``line``: what made the style.
+    """
+
+    kind: str
+    name: str
+    layouts: tuple[Placement, ...]
+    inputs: tuple[Placement, ...] = ()
+    line: SourceLocation | None = None
+
+
+class BareDoubt(Blocker):
+    """That the spec may be another one, for which nothing that was read speaks: a verified repair outweighs it."""
