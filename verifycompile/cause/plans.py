@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping
 
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 
+from verifycompile.captured_notes import ModuleStyle
 from verifycompile.diagnostics.codes import OWN_PART_CODES
 from verifycompile.diagnostics.finding import Finding, Label
-from verifycompile.program import ModuleStyle, Program
+from verifycompile.program import Program
 from verifycompile.torch_interface.source import at_line, lines_of
 
 _OF_LAYOUTS = frozenset({"VC102", "VC104"})

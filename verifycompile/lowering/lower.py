@@ -196,7 +196,7 @@ class Lowering:
             return value
         if node.target in _SIZE_ARITHMETIC:
             operands = [self.sizes.number(a.meta["val"]) if isinstance(a, torch.fx.Node) else a for a in node.args]
-            computed: Any = node.target(*operands)  # pyright: ignore[reportCallIssue, reportUnknownVariableType]  # one of these
+            computed: Any = node.target(*operands)  # pyright: ignore[reportCallIssue]  # one of these
         else:
             from verifycompile.lowering.numbers import number_of  # here, because few programs have symbolic sizes
 

@@ -21,7 +21,7 @@ def number_of(lowering: Lowering, node: torch.fx.Node, recorded: Any) -> Any:
     Raises ``UnsupportedError`` for a number that they do not say, and whatever torch does for operands that do not fit.
     """
     sizes = lowering.sizes
-    numbers = [a.meta["val"] if isinstance(a, torch.fx.Node) else a for a in node.args]
+    numbers: list[Any] = [a.meta["val"] if isinstance(a, torch.fx.Node) else a for a in node.args]
     if not isinstance(numbers[0], torch.Tensor):
         known = [sizes.number(number) for number in numbers]
         return computed(node.target, numbers, known) if any(map(_is_symbolic, known)) else recorded
