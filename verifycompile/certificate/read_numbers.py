@@ -31,12 +31,12 @@ class ReadNumbers:
         for recorded, number in zip(sizes_of(node.meta["val"]), sizes_of(derived), strict=True):
             if not is_derived_number(number):
                 continue
-            if node.target in DECIDES_SIZE and isinstance(recorded, int) and recorded > 0:
-                continue  # the declaration says it, or there is no value
             (symbol,) = number.node.expr.free_symbols
             found += [] if symbol in found else [symbol]
             expression: Any = recorded
             own = expression.node.expr if is_derived_number(expression) else sympy.sympify(expression)
+            if node.target in DECIDES_SIZE and own.is_Integer and own > 0:
+                continue  # the declaration says it, or there is no value
             held = next(iter(own.free_symbols), symbol)
             if number.node.expr.xreplace({symbol: held}) != own:
                 raise AnnotationError(f"`{node.name}` is recorded as {own}, and reads a number from a tensor")
