@@ -369,6 +369,8 @@ def _of_symbols() -> Iterator[Row]:
     ):  # fmt: skip
         said = "" if right else f"`{symbol}` is said to be what {value} is not"
         yield _called(tensor((S, K)), aten.neg.default, tensor((S, K)), size_values={symbol: value}, said=said)
+    said = "`n` is said to be what -3 is not"
+    yield _called(tensor((4, 6)), aten.neg.default, tensor((4, 6)), size_values={size: sympy.Integer(-3)}, said=said)
 
 
 def _no_size(name: str) -> str:
@@ -487,6 +489,19 @@ def _of_reads() -> Iterator[Row]:
     w.given("s", number(u))
     w.call(number(u), read, w.given("x", tensor((), I64)))
     yield Row(w.program(), _another("u", name))
+    w = Written()
+    given = w.given("x", tensor((), I64))
+    w.call(number(u), read, given)
+    w.call(tensor((u, 0), I64), aten.nonzero.default, given)
+    yield Row(w.program(), _another("u", "`nonzero_default`"))
+    count, of = aten.bincount.default, tensor((4,), I64)
+    told = "`bincount_default` is recorded as 0, and reads a number from a tensor"
+    for size, said in ((2, ""), (u, ""), (0, told)):
+        yield _called(tensor((size,), I64), count, of, said=said)
+    w = Written()
+    w.call(number(u), read, w.given("x", tensor((), I64)))
+    w.call(tensor((u,), I64), count, w.given("y", of))
+    yield Row(w.program(), _another("u", "`bincount_default`"))
     told = "`nonzero_default` is recorded as 3, and reads a number from a tensor"
     yield _called(tensor((3, 2), I64), aten.nonzero.default, tensor((4, 6)), said=told)
     for other, said in (("m", ""), ("k", _another("u", "`index_tensor_1`"))):
@@ -622,4 +637,10 @@ def _of_repetition() -> Iterator[Row]:
     w = Written()
     first = w.call(tensor((counted, 2), I64), aten.nonzero.default, w.given("x", x))
     second = w.like(first, w.given("y", x))
+    yield Row(w.program(), f"`u` is another number than what `{second.name}` reads from a tensor")
+    w = Written()
+    for given in (w.given("x", x), w.given("y", x)):
+        first = w.call(x, aten.abs.default, given) if given.name == "x" else w.like(first, given)
+        second = w.call(second.meta["val"], aten.nonzero.default, first) if given.name == "x" else w.like(second, first)
+        w.several(2, given)
     yield Row(w.program(), f"`u` is another number than what `{second.name}` reads from a tensor")

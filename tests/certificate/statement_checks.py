@@ -34,7 +34,10 @@ def _size(size: Any) -> Any:
     return recorded_number("SymInt", size) if isinstance(size, sympy.Basic) else size
 
 
-def _program(rows: Any, layouts: Mapping[str, tuple[Placement, ...]], opaque: bool, **others: Any) -> Program:
+def _program(
+    rows: Any, layouts: Mapping[str, tuple[Placement, ...]], opaque: bool, number: Any = None, **others: Any
+) -> Program:
+    """``number``: what the input `n` is, where it is no tensor."""
     graph = Graph()
     shapes: dict[str, tuple[Any, ...]] = {"x": (rows, 4), "n": (3,), "w": (4, 2), "b": (2,), "t": (rows, 2)}
     wholes = {**shapes, "x": (S, 4), "t": (S, 2)} if layouts else shapes
@@ -43,6 +46,8 @@ def _program(rows: Any, layouts: Mapping[str, tuple[Placement, ...]], opaque: bo
     for (name, shape), role in zip(shapes.items(), roles, strict=True):
         node = graph.placeholder(name)
         node.meta["val"] = recorded_tensor([_size(s) for s in shape], torch.float32)
+        if name == "n" and number is not None:
+            node.meta["val"] = recorded_number("SymInt", number)
         kind = "output.0" if role is Role.TANGENT else name
         inputs.append(ProgramInput(node, role, kind, layouts.get(name), wholes[name]))
     if opaque:
@@ -61,11 +66,11 @@ def _program(rows: Any, layouts: Mapping[str, tuple[Placement, ...]], opaque: bo
 
 
 @functools.cache
-def _right() -> Parts:
+def _right(number: sympy.Expr | None = None) -> Parts:
     layouts = {"x": ROWS, "w": WHOLE, "b": (Replicate(), Partial()), "t": ROWS}
     known = {"mesh": MESH, "groups": {"g": (0, 1)}, "coordinates": {RANK: 1}, "provenance": Provenance.OBSERVED}
-    implementation = _program(K, layouts, True, **known)
-    return _program(S, {}, False, provenance=Provenance.GIVEN), implementation, {"output.0": ROWS}
+    implementation = _program(K, layouts, True, number, **known)
+    return _program(S, {}, False, number, provenance=Provenance.GIVEN), implementation, {"output.0": ROWS}
 
 
 def _cotangent(name: str, lies: str = "concat({}, dim=0, over=dp)") -> dict[str, str]:
@@ -81,6 +86,7 @@ SAID = Statement(
 
 def checks() -> Iterator[tuple[str, Check]]:
     yield "of numbers", _of_numbers
+    yield "of a number alone", _of_a_number_alone
     for number, (parts, said) in enumerate(_rows()):
         yield f"statement {number}", functools.partial(_says, parts, said)
 
@@ -89,6 +95,11 @@ def _of_numbers() -> None:
     """Sizes that are numbers are compared as they are: a program has thousands."""
     with mock.patch.object(statement, "normalize_size", side_effect=AssertionError):
         assert statement._size(_right()[0], 4) == 4
+
+
+def _of_a_number_alone() -> None:
+    program = dataclasses.replace(_right(K)[1], size_values={})
+    assert [*statement._sizes(program)] == ["n is x.size(0)"]
 
 
 def _says(parts: Parts, said: Statement | str) -> None:
@@ -257,6 +268,8 @@ def _rows_of_inputs() -> Iterator[tuple[Parts, Statement | str]]:
     yield from _both(
         lambda p: _inputs(p, "b", node=_without_value(p, "b")), "nothing is recorded of the input `b` of the {}"
     )
+    yield _right(K), dataclasses.replace(SAID, sizes=(*SAID.sizes, "n is x.size(0)"))
+    yield _right(sympy.Symbol("m", integer=True)), SAID
     frozen = [_outputs(p, "output.0", requires_grad=False) for p in (spec, own)]
     yield (*frozen, placed), "`output.0` of the spec has a gradient and asks for none"
     unknown = [_outputs(p, "output.0", requires_grad=None) for p in (spec, own)]

@@ -170,7 +170,7 @@ def _of_views() -> None:
     assert view(["1/2", "term", text, axes, [4, 3]], (7,)) == x.scaled(sympy.Rational(1, 2))
     assert view([1, "one", None, [], None], (4,)) == pool.constant(ONE, (4,))
     assert view([1, "iota", 4, [[[0, 1, 4]]], None], (4,)) == lemma_steps.iota(pool, 4)
-    size = ["symbol", "s", {"integer": True, "positive": True}]
+    size = ["symbol", "s", "size"]
     symbol = sympy.Symbol("s", integer=True, positive=True)
     assert view([size, "one", None, [], [size]], ()) == pool.constant(symbol, (symbol,))
     operand = [1, "term", text, axes, None]

@@ -172,6 +172,7 @@ FUNCTIONS: Mapping[ModuleType, Collection[str]] = {
 decides which of equal forms is built: what is wrong there changes a value, and tests of values find it, or costs a proof.
 """
 
+_IS_NUMBER = "isinstance(item.node.meta.get('val'), torch.SymInt)"
 _FASTER = "what is computed otherwise is the same"
 _WITHOUT_LEMMAS = "the same sum, of which no lemma is tried: it can cost a proof"
 _NOT_ZERO = "a weight is not zero"
@@ -182,6 +183,10 @@ _MAY_CHANGE = (
 )
 _ONLY_LOOKED_AT = "what may hold nothing is looked at for nothing"
 SAME: Mapping[ModuleType, Mapping[str, str]] = {
+    recorded: {"`True` for `symbols_of(program) - {*program.coordinates} or program.size_values`": _FASTER},
+    statement: {
+        f"`True` for `program.size_values or any(({_IS_NUMBER} for item in program.inputs))`": _FASTER
+    },
     beside_masks: {
         "`True` for `key not in pool.answers`": _FASTER,
         "`True` for `view not in self._found`": _FASTER,
@@ -276,7 +281,7 @@ def survivors(module: ModuleType, every: int | None = None) -> list[str]:
     same = SAME.get(module, {})
     assert same.keys() - {what_is_changed(mutant) for mutant in mutants} == set()
     mutants = [mutant for mutant in mutants if what_is_changed(mutant) not in same]
-    part = mutants if every is None else mutants[:: min(every, len(mutants) // 4)]
+    part = mutants if every is None else mutants[:: min(every, max(1, len(mutants) // 4))]
     return [mutant.change for mutant in part if not found_by(mutant, checks)]
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Hashable, Sequence
+from typing import Any, cast
 
 import sympy
 import torch
 import torch.fx
 
 from verifycompile.certificate.annotations import AnnotationError, numbers_of, sizes_of
-from verifycompile.lowering.recorded import DECIDES_SIZE, dtype_of
+from verifycompile.lowering.recorded import DECIDES_SIZE
 from verifycompile.program import Program
 from verifycompile.torch_interface.derivation import is_derived_number
 
@@ -32,9 +32,8 @@ class ReadNumbers:
             if not is_derived_number(number):
                 continue
             (symbol,) = number.node.expr.free_symbols
-            found += [] if symbol in found else [symbol]
-            expression: Any = recorded
-            own = expression.node.expr if is_derived_number(expression) else sympy.sympify(expression)
+            found.append(symbol)
+            own: Any = sympy.sympify(recorded)
             if node.target in DECIDES_SIZE and own.is_Integer and own > 0:
                 continue  # the declaration says it, or there is no value
             held = next(iter(own.free_symbols), symbol)
@@ -48,6 +47,5 @@ class ReadNumbers:
 def _decides(node: torch.fx.Node) -> Hashable:
     """What says the number that a call reads from a tensor: of calls that count the same truths, the same."""
     if node.target is torch.ops.aten.index.Tensor:
-        places: Any = node.args[1]
-        return tuple(place for place in places if dtype_of(place) is torch.bool)
+        return tuple(cast("Sequence[Hashable]", node.args[1]))
     return (node.args[0],) if node.target is torch.ops.aten.nonzero.default else (node.target, node.args)

@@ -14,13 +14,13 @@ from verifycompile.torch_interface.derivation import is_derived_number
 
 
 def check_symbols(program: Program) -> None:
-    """No symbol is said to be positive but sizes of inputs, none not to be negative but those and a rank's places."""
+    """No symbol is said not to be negative but sizes of inputs and a rank's places. Raises AnnotationError."""
     given = [node.meta.get("val") for node in program.graph.graph.find_nodes(op="placeholder")]
     held = [n for value in given for tensor in tensors_of(value) for n in tensor.shape if is_derived_number(n)]
     sizes = {symbol for number in held for symbol in expression_of(program, number).free_symbols}
     symbols: set[Any] = {*symbols_of(program)} - sizes
     for symbol in symbols:
-        if symbol.is_positive or (symbol.is_nonnegative and symbol not in program.coordinates):
+        if symbol.is_nonnegative and symbol not in program.coordinates:
             raise AnnotationError(f"`{symbol}` is said to be a size, and no input has it")
     for symbol, value in program.size_values.items():
         for name in ("is_integer", "is_positive", "is_nonnegative"):

@@ -62,8 +62,6 @@ _TAKES_REAL_NUMBERS = (
     *(getattr(torch.ops.aten, name).Tensor for name in ("add", "sub", "mul", "div")),
     torch.ops.aten.rsub.Scalar,
 )
-
-
 _SIZE_ARITHMETIC = (python_operator.add, python_operator.sub, python_operator.mul, python_operator.neg)
 
 
@@ -201,7 +199,9 @@ class Lowering:
             from verifycompile.lowering.numbers import number_of  # here, because few programs have symbolic sizes
 
             computed = number_of(self, node, value)
-        if computed == value or sympy.simplify(sympy.sympify(computed) - sympy.sympify(value)) == 0:
+        sides: list[Any] = [sympy.sympify(side) for side in (computed, value)]
+        are_numbers = all(isinstance(side, sympy.Expr) for side in sides)  # and no truths
+        if sides[0] == sides[1] or (are_numbers and sympy.simplify(sides[0] - sides[1]) == 0):
             return value
         return self._unknown(
             node, UNREPRESENTABLE, f"`{_name(node)}` is recorded as {value} where its operands give {computed}"
