@@ -192,22 +192,22 @@ def test_results_that_are_whole_are_proved(kind: type[Head]) -> None:
     assert report_on_head(kind, sums=Replicate(), parts=Replicate()).verdict is Verdict.VERIFIED
 
 
-@pytest.mark.parametrize(
-    ("layouts", "style", "line", "code", "told"),
-    [
-        ({"sums": Replicate(), "parts": Shard(-1)}, '"head"', "softmax", "VC114", GIVEN_IN_PARTS),
-        ({"sums": Partial(), "parts": Replicate()}, '"down"', "self.norm", "VC101", GIVEN_AS_SUMS),
-    ],
-)
-def test_a_result_that_the_plan_does_not_make_whole_is_told_at_its_style(
-    layouts: Mapping[str, Placement], style: str, line: str, code: str, told: str
-) -> None:
-    report = report_on_head(Head, **layouts)
+def test_a_result_that_the_plan_leaves_in_parts_is_told_at_its_style() -> None:
+    report = report_on_head(Head, sums=Replicate(), parts=Shard(-1))
     assert report.verdict is Verdict.REFUTED, str(report)
     (finding,) = report.findings
-    assert (finding.code, place_of(finding)) == (code, line_with(report_on_head, style)), str(report)
-    assert (finding.label, finding.message) == (told, told)
-    assert finding.labels[0].location.line == line_with(Head.forward, line)
+    assert (finding.code, place_of(finding)) == ("VC114", line_with(report_on_head, '"head"')), str(report)
+    assert (finding.label, finding.message) == (GIVEN_IN_PARTS, GIVEN_IN_PARTS)
+    assert finding.labels[0].location.line == line_with(Head.forward, "softmax")
+    assert finding.hint is not None
+
+
+def test_a_partial_sum_is_told_where_it_is_used_and_where_it_became_one() -> None:
+    report = report_on_head(Head, sums=Partial(), parts=Replicate())
+    assert report.verdict is Verdict.REFUTED, str(report)
+    (finding,) = report.findings
+    assert (finding.code, place_of(finding)) == ("VC101", line_with(Head.forward, "self.norm")), str(report)
+    assert GIVEN_AS_SUMS in finding.notes
     assert finding.hint is not None
 
 

@@ -34,10 +34,13 @@ def with_styles(finding: Finding, spec: Program, implementation: Program) -> Fin
         return finding
     style, text = told
     place, line = finding.impl_location, style.line
-    if line is None or place is None or at_line(place) not in lines_of(spec.graph.graph):
+    is_of_model = place is None or at_line(place) not in lines_of(spec.graph.graph)
+    # Of a partial sum the lines of the model that need it whole, and that made it one, say more than the plan's.
+    if line is None or place is None or is_of_model or finding.code == "VC101":
         return finding.noted(text)
-    shown = Label(place, finding.label or finding.message)
-    return dataclasses.replace(finding, impl_location=line, message=text, label=text, labels=(shown, *finding.labels))
+    labels = Label(place, finding.label or finding.message), *finding.labels
+    line = dataclasses.replace(line, module=place.module)
+    return dataclasses.replace(finding, impl_location=line, message=text, label=text, labels=labels)
 
 
 def _told(finding: Finding, styles: Mapping[str, ModuleStyle]) -> Iterator[tuple[ModuleStyle, str]]:

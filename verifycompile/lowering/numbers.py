@@ -25,13 +25,13 @@ def number_of(lowering: Lowering, node: torch.fx.Node, recorded: Any) -> Any:
     if not isinstance(numbers[0], torch.Tensor):
         known = [sizes.number(number) for number in numbers]
         return computed(node.target, numbers, known) if any(map(_is_symbolic, known)) else recorded
-    shape = [sizes.size(size) for size in numbers[0].shape]
+    shape = numbers[0].shape
     is_known = node.args[0] not in lowering.blockers
-    if is_known and not any(map(_is_symbolic, shape)):
+    if is_known and not any(isinstance(size, torch.SymInt) for size in shape):
         return recorded
     if not is_known or node.target is not torch.ops.aten.sym_size.int:
         raise UnsupportedError(UNREPRESENTABLE, f"the number `{node.target}` gives is not known")
-    return shape[numbers[1]]
+    return sizes.number(shape[numbers[1]])
 
 
 def _is_symbolic(number: Any) -> bool:
