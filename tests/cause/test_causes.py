@@ -231,7 +231,7 @@ STAYS_PARTIAL = (
         ),
         (
             {"up": ColwiseParallel(), "down": RowwiseParallel(output_layouts=Partial())},
-            '{"up": ColwiseParallel(), "down": RowwiseParallel(output_layouts=Partial())},',
+            "return self.last(y)",
             STAYS_PARTIAL,
         ),
     ],
