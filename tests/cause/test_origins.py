@@ -14,31 +14,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Replicate, Shard
 
 import verifycompile
+from tests.programs.autograd_collectives import Copy, Reduce
 from tests.support import fake_mesh_world
 from verifycompile import Verdict
-
-
-class Copied(torch.autograd.Function):
-    """What all ranks hold, for their own parts: its gradient is the sum over them."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
-        ctx.mesh = mesh
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return all_reduce(grad, "sum", ctx.mesh), None
-
-
-class Summed(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
-        return all_reduce(x, "sum", mesh)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return grad, None
 
 
 class Experts(nn.Module):
@@ -59,11 +37,11 @@ class ExpertsOnRanks(Experts):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         shares = self.router(x).softmax(-1)
         if self.is_copied:
-            shares = Copied.apply(shares, self.mesh)
+            shares = Copy.apply(shares, self.mesh)
         start = self.mesh.get_local_rank() * self.w.shape[0]
         own = shares[:, start : start + self.w.shape[0]]
         each = torch.einsum("td,edf->tef", x, self.w).relu()
-        return Summed.apply(torch.einsum("te,ted->td", own, each), self.mesh)
+        return Reduce.apply(torch.einsum("te,ted->td", own, each), self.mesh)
 
 
 class Queries(nn.Module):
@@ -90,7 +68,7 @@ class QueriesOnRanks(Queries):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         k = self.k(x)
         if self.is_copied:
-            k = Copied.apply(k, self.mesh)
+            k = Copy.apply(k, self.mesh)
         return self.attend(x, k)
 
 
@@ -104,7 +82,7 @@ class NormOnRanks(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         weight = self.weight
         if self.is_copied:
-            weight = Copied.apply(weight, self.mesh)
+            weight = Copy.apply(weight, self.mesh)
         return torch.rms_norm(x, (4,), weight)
 
 

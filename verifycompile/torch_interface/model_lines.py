@@ -19,7 +19,7 @@ from torch._ops import OpOverload
 
 from verifycompile.program import SourceLocation
 from verifycompile.torch_interface.evaluation import is_view
-from verifycompile.torch_interface.source import MADE_BY, frames_of, located
+from verifycompile.torch_interface.source import MADE_BY, at_line, frames_of, located
 from verifycompile.torch_interface.syntax import syntax_of
 
 _COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor"})
@@ -99,7 +99,7 @@ def caller_of(node: torch.fx.Node, alike: Iterable[torch.fx.Node]) -> SourceLoca
     frames, callers = frames_of(node), _callers(node)
     for other in alike:
         for depth, (own, theirs) in enumerate(zip(callers, _callers(other), strict=False), 1):
-            if (own.file, own.line) != (theirs.file, theirs.line):
+            if at_line(own) != at_line(theirs):
                 return located(node, frames, len(callers) - depth)
     return None
 
@@ -116,9 +116,9 @@ def only_caller_of(node: torch.fx.Node) -> SourceLocation | None:
         theirs = frames_of(other)
         for outer, inner in itertools.pairwise(theirs):
             if _function(inner) == function:
-                calling.add((outer.file, outer.line))
-                is_alike = (inner.file, inner.line) == (frames[len(callers)].file, frames[len(callers)].line)
-                making |= {(outer.file, outer.line)} if is_alike and other.target == node.target else set()
+                calling.add(at_line(outer))
+                is_alike = at_line(inner) == at_line(frames[len(callers)])
+                making |= {at_line(outer)} if is_alike and other.target == node.target else set()
     return located(node, frames, len(callers) - 1) if len(making) == 1 < len(calling) else None
 
 
@@ -126,7 +126,7 @@ def line_beside(node: torch.fx.Node, other: torch.fx.Node) -> SourceLocation | N
     """The line of ``node`` in the innermost function that was running at both nodes, which says what runs first."""
     frames = frames_of(node)
     for position, (own, theirs) in enumerate(zip(frames, frames_of(other), strict=False)):
-        if (own.file, own.line) != (theirs.file, theirs.line):
+        if at_line(own) != at_line(theirs):
             return located(node, frames, position) if _function(own) == _function(theirs) else None
     return None
 
