@@ -25,6 +25,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
 from verifycompile.assumption import Assumption, AssumptionKind
+from verifycompile.torch_interface.contents import own_part
 from verifycompile.torch_interface.outer import (
     OuterReduction,
     contract_of_group,
@@ -222,7 +223,7 @@ def _hold(record: FSDPParam, value: torch.Tensor) -> None:
     """What is computed with gathered parameters finds its values in the memory that the next gathering writes."""
     held: Any = vars(record).get("_unsharded_param")
     if held is not None:
-        memory = held._local_tensor if isinstance(held, DTensor) else held
+        memory = own_part(held)
         with torch.autograd._unsafe_preserve_version_counter(memory):
             memory.copy_(value)
         return

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Mapping
 
 import torch
-from torch.distributed.tensor import DTensor
 
+from verifycompile.torch_interface.contents import own_part
 from verifycompile.torch_interface.elements import real_tensors
 
 _LISTED = 1 << 22
@@ -18,7 +18,7 @@ def sharing(tensors: Mapping[str, torch.Tensor]) -> frozenset[tuple[str, str]]:
     """The pairs of names of which an element (of the shard) of one tensor lies where one of the other does."""
     stored: dict[int, list[tuple[int, int, str, torch.Tensor]]] = {}
     for name, tensor in tensors.items():
-        local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+        local = own_part(tensor)
         if local.layout is torch.strided and local.numel():
             storage = local.untyped_storage()._cdata
             stored.setdefault(storage, []).append((*_extent(local), name, local))

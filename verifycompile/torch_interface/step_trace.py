@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten
 
 from verifycompile.assumption import Assumption, AssumptionKind
+from verifycompile.torch_interface.contents import own_part
 from verifycompile.torch_interface.data_parallel_step import without_wrappers, wrappers_in_step
 from verifycompile.torch_interface.gradient_hooks import register_hooks, registered_hooks
 from verifycompile.torch_interface.tensors import of_acting_rank, without_pending_collective
@@ -160,7 +161,7 @@ def _described(value: torch.Tensor) -> torch.Tensor:
 
 
 def _local(value: torch.Tensor) -> torch.Tensor:
-    return without_pending_collective(value._local_tensor if isinstance(value, DTensor) else value)
+    return without_pending_collective(own_part(value))
 
 
 # ------------------------------------------------------------------------------------------------ contents
