@@ -52,6 +52,7 @@ from verifycompile.torch_interface.root_hooks import trace_root_hooks_where
 from verifycompile.torch_interface.saved_tensors import hook_on_saved_tensors, verify_again_where_saving_changes
 from verifycompile.torch_interface.shapes import keep_guards
 from verifycompile.torch_interface.sharding_decisions import sharding_decided_once
+from verifycompile.torch_interface.under_way import waiting_within_autograd, within_autograd
 from verifycompile.torch_interface.whole_program import (
     hooks_around_program,
     is_whole_program,
@@ -130,14 +131,14 @@ class CheckedGraph:
     ) -> Callable[..., Any]:
         """The graph as ``backend`` compiles it, whose results are known by the graph after a graph break."""
         with sharding_decided_once():
-            compiled: object = backend(send_copies(without_marks(gm)), example_inputs)
+            compiled: object = backend(send_copies(without_marks(gm)), within_autograd(example_inputs))
         if not callable(compiled):
             what = f"a value of type `{type(compiled).__name__}`"
             text = (
                 f"the backend that compiles what was verified must return a function of the graph's inputs, not {what}."
             )
             raise as_compile_error(UsageError("VC306", text))
-        return keeping_layouts(compiled, self.layouts)
+        return keeping_layouts(waiting_within_autograd(compiled, example_inputs), self.layouts)
 
 
 def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options) -> CheckedGraph:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch.distributed._functional_collectives import all_gather_single_autograd
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -109,29 +110,43 @@ def test_refuted_program_raises_unwrapped_and_does_not_run(mesh: DeviceMesh, sup
     assert calls == []
 
 
+def _under_way(mesh: DeviceMesh) -> tuple[torch.Tensor, torch.Tensor]:
+    """A leaf, and the result of a collective of it that nobody has waited for."""
+    leaf = torch.ones(1, 8, requires_grad=True)
+    shard = DTensor.from_local(leaf, mesh, [Shard(0)])
+    return leaf, shard.redistribute(placements=[Replicate()], async_op=True).to_local()
+
+
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-def test_a_block_compiled_by_itself_takes_no_gradient_from_a_collective_under_way(mesh: DeviceMesh) -> None:
-    """See docs/found.md: torch waits for such an input outside of autograd, and a copy of it within."""
-
-    def pending() -> torch.Tensor:
-        shard = DTensor.from_local(torch.ones(1, 8, requires_grad=True), mesh, [Shard(0)])
-        return shard.redistribute(placements=[Replicate()], async_op=True).to_local()
-
+@pytest.mark.parametrize("inner", ["eager", "aot_eager"])
+def test_a_gradient_flows_back_into_a_collective_under_way(mesh: DeviceMesh, inner: str) -> None:
+    """See docs/found.md: torch by itself waits for such an input outside of autograd."""
     torch._dynamo.reset()  # what earlier tests compiled of this code is run as well
-    block = compiled(parallel(mesh))
+    leaf, pending = _under_way(mesh)
+    compiled(parallel(mesh), inner=inner)(pending).sum().backward()
+    assert leaf.grad is not None
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+def test_a_collective_under_way_is_not_changed_in_place(mesh: DeviceMesh) -> None:
+    class ChangesItsInput(Block):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x.mul_(2))
+
+    class Doubles(Block):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x * 2)
+
+    torch._dynamo.reset()
+    pending = all_gather_single_autograd(torch.ones(1, 8, requires_grad=True), 0, (mesh, 0))
     with pytest.raises(verifycompile.RefinementError) as raised:
-        block(pending())
-    (finding,) = raised.value.report.findings
-    assert (finding.code, finding.verdict) == ("VC111", verifycompile.Verdict.REFUTED)
-    assert (finding.message, *finding.notes[:2]) == (
-        "the implementation has no gradient `grad.x`",
-        (
-            "`x` is an AsyncCollectiveTensor, the result of a collective that is still under way: torch.compile waits "
-            "for it outside of autograd, so that no gradient flows back into it"
-        ),
-        "give the compiled code a copy, `x.clone()`, which waits for the collective within autograd",
+        compiled(parallel(mesh, block=ChangesItsInput()), spec=Doubles())(pending)
+    finding, *_ = raised.value.report.findings
+    assert finding.code == "VC206"
+    assert finding.message == (
+        "`x` is the result of a collective that is still under way, and is changed in place: change a copy of it, "
+        "`x.clone()`."
     )
-    block(pending().clone()).sum().backward()
 
 
 def test_on_unproved_warn_does_not_let_a_refuted_program_pass(mesh: DeviceMesh) -> None:

@@ -18,6 +18,7 @@ from verifycompile.torch_interface.gradient_stops import without_regions
 from verifycompile.torch_interface.regions import with_regions_inlined
 from verifycompile.torch_interface.returned_values import Place
 from verifycompile.torch_interface.sources import source_of
+from verifycompile.torch_interface.under_way import is_under_way
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +136,17 @@ def boundary_blockers(exported: Export) -> tuple[Blocker, ...]:
             blockers.append(
                 Blocker(flat.node, "VC206", f"the graph passes `{flat.text}`, which the proof cannot name.")
             )
+    for flat in exported.joint.outputs:
+        if flat.origin is Origin.MUTATION and is_under_way(exported.traced.example_inputs[flat.index]):
+            text = _CHANGED_UNDER_WAY.format(exported.names[flat.index].name)
+            blockers.append(Blocker(flat.node, "VC206", text))
     return tuple(blockers)
+
+
+_CHANGED_UNDER_WAY = (
+    "`{0}` is the result of a collective that is still under way, and is changed in place: change a copy of it, "
+    "`{0}.clone()`."
+)
 
 
 def output_names(exported: Export, flat: Flat) -> tuple[tuple[OutputKind, str], ...]:

@@ -11,7 +11,6 @@ import torch.fx
 from verifycompile.program import OutputKind, Program, ProgramOutput
 from verifycompile.refinement.mismatch import Mismatch
 from verifycompile.torch_interface.evaluation import is_view
-from verifycompile.torch_interface.tensors import is_pending
 from verifycompile.torch_interface.value_names import is_backward, names_of_inputs, value_name
 
 
@@ -29,10 +28,8 @@ def missing_output(spec: Program, implementation: Program) -> Mismatch | None:
         dependent = _dependent(implementation, parameter)
         used = next((node for node in _forward(implementation) if node in dependent), None)
         label = "" if used is None else f"`{parameter}` is used here, and no gradient reaches it"
-        notes = _OF_PENDING if _enters_pending(implementation, parameter) else ()
-        notes = tuple(note.format(parameter) for note in notes)
-        if not notes and used is not None:
-            notes = (f"what `{parameter}` is used for has to be computed outside of `torch.no_grad()`",)
+        advice = f"what `{parameter}` is used for has to be computed outside of `torch.no_grad()`"
+        notes = () if used is None else (advice,)
         return Mismatch("VC111", message, missing.name, missing.node, used, impl_label=label, notes=notes)
     node, place = lost
     label = f"`{value_name(node)}` does not depend on `{missing.name.partition('.')[2]}`, as it does in the spec"
@@ -71,17 +68,6 @@ def _detached(program: Program, name: str) -> torch.fx.Node | None:
 
 
 _STOPPED = "`detach()` and `.data` stop the gradient: leave them out where the spec has none"
-_OF_PENDING = (
-    (
-        "`{0}` is an AsyncCollectiveTensor, the result of a collective that is still under way: torch.compile waits "
-        "for it outside of autograd, so that no gradient flows back into it"
-    ),
-    "give the compiled code a copy, `{0}.clone()`, which waits for the collective within autograd",
-)
-
-
-def _enters_pending(program: Program, name: str) -> bool:
-    return any(item.name == name and is_pending(item.node) for item in program.inputs)
 
 
 def _where_lost(

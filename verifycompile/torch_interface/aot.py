@@ -25,7 +25,7 @@ from verifycompile.torch_interface.rank_reads import ExportRead, watch_rank_read
 from verifycompile.torch_interface.rearrange import collectives_rearrange_by_views
 from verifycompile.torch_interface.sharding_decisions import sharding_decided_once
 from verifycompile.torch_interface.strided import strided_shards_by_views
-from verifycompile.torch_interface.tensors import mark_pending
+from verifycompile.torch_interface.under_way import within_autograd
 
 
 class Origin(enum.Enum):
@@ -150,7 +150,7 @@ def _export(
         contextlib.ExitStack() as stack,
     ):
         warnings.filterwarnings("ignore", "Error detected in")  # a trace that fails raises, and whoever asked says so
-        exported = aot_export_joint_with_descriptors(stack, graph, tuple(example_inputs))
+        exported = aot_export_joint_with_descriptors(stack, graph, within_autograd(example_inputs))
     joint = exported.graph_module
     metadata = exported._aot_state.fw_metadata
     subclasses = exported._aot_graph_capture.maybe_subclass_meta
@@ -175,10 +175,6 @@ def _export(
         for position, info in enumerate(metadata.output_info)
         if info.output_type not in _OWN_TENSORS and (requires_grad[position] or (Origin.RESULT, position) not in held)
     )
-    for node in placeholders:
-        described = _input(node, node.meta["desc"], None)
-        if described.origin is Origin.ARGUMENT:
-            mark_pending(node, example_inputs[described.index])
     exported_graph = JointGraph(
         graph=joint,
         inputs=tuple(

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-import torch.fx
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
@@ -27,21 +26,6 @@ def without_pending_collective(tensor: torch.Tensor) -> torch.Tensor:
 def arrived(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor behind the pending result of a collective, once it is there; other tensors as they are."""
     return tensor.wait() if isinstance(tensor, AsyncCollectiveTensor) else tensor
-
-
-_PENDING = "verifycompile.pending"
-"""Key of ``Node.meta`` of a graph's input: a collective was still writing it when the graph was entered."""
-
-
-def mark_pending(placeholder: torch.fx.Node, value: object) -> None:
-    """Note on a graph's input whether it is the pending result of a collective."""
-    if isinstance(value, AsyncCollectiveTensor):
-        placeholder.meta[_PENDING] = True
-
-
-def is_pending(placeholder: torch.fx.Node) -> bool:
-    """Whether ``mark_pending`` noted that."""
-    return _PENDING in placeholder.meta
 
 
 def fake_tensors() -> AbstractContextManager[object]:
