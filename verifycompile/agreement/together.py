@@ -25,7 +25,7 @@ from verifycompile.diagnostics.report import Report
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.pipeline import verify_captured
-from verifycompile.program import Program, ProgramInput, Role
+from verifycompile.program import Program, ProgramInput
 from verifycompile.question import Provenance
 from verifycompile.torch_interface.contents import content_of
 from verifycompile.torch_interface.dynamo import Frame
@@ -37,8 +37,6 @@ from verifycompile.torch_interface.recorded_values import hints_of
 TIMEOUT_VARIABLE = "VERIFYCOMPILE_RANKS_TIMEOUT"
 """Seconds to wait for the other ranks' digests, besides the time that this rank's own capture took."""
 _TIMEOUT = 60.0
-_SAMPLE = 1 << 12
-"""Of a parameter so many elements are compared: all of them would take longer than a capture."""
 _channels: weakref.WeakKeyDictionary[Store, Channel] = weakref.WeakKeyDictionary()
 
 
@@ -224,8 +222,7 @@ def _digest_of(item: ProgramInput, own: OwnCapture) -> str | None:
     tensor = own.held.get(item.name, own.passed.get(item.name))
     if tensor is None:
         return None
-    is_parameter = item.role is Role.PARAMETER
-    content = content_of(tensor, _SAMPLE if is_parameter else EXCHANGED, checked=not is_parameter)
+    content = content_of(tensor, EXCHANGED)
     if content is None:
         return None
     return digest_of([str(tensor.dtype), list(tensor.shape), digest_of_bytes(content)])
