@@ -47,7 +47,7 @@ from verifycompile.torch_interface.messages import send_copies
 from verifycompile.torch_interface.outer import FIRST_FSDP, outer_of, runs_in_first_fsdp
 from verifycompile.torch_interface.own_compilation import compile_directly
 from verifycompile.torch_interface.parallelism import has_parallelism
-from verifycompile.torch_interface.returned import ReturnedLayout, keeping_layouts, returned_layout
+from verifycompile.torch_interface.returned import ReturnedLayout, keeping_layouts, ranks_before, returned_layout
 from verifycompile.torch_interface.root_hooks import trace_root_hooks_where
 from verifycompile.torch_interface.saved_tensors import hook_on_saved_tensors, verify_again_where_saving_changes
 from verifycompile.torch_interface.shapes import keep_guards
@@ -138,7 +138,7 @@ class CheckedGraph:
                 f"the backend that compiles what was verified must return a function of the graph's inputs, not {what}."
             )
             raise as_compile_error(UsageError("VC306", text))
-        return keeping_layouts(waiting_within_autograd(compiled, example_inputs), self.layouts)
+        return keeping_layouts(waiting_within_autograd(compiled, example_inputs), self.layouts, self.together.ranks)
 
 
 def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options) -> CheckedGraph:
@@ -156,16 +156,11 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
     if not parallel and not (is_wrapped and torch.is_grad_enabled()) and not _says_what_to_prove(options):
         if runs_in_first_fsdp():
             raise UsageError("VC310", FIRST_FSDP)
-        return _unasked(_NO_GRADIENTS if is_wrapped else _NOTHING_PARALLEL)
-    if hooks := backward_hooks_around(frame_under_compilation()):
-        raise UsageError("VC305", _BACKWARD_HOOKS.format(", ".join(f"`{name}`" for name in hooks)))
-    if hook := hook_on_saved_tensors():
-        raise UsageError("VC305", _SAVED_TENSORS.format(hook))
-    if frame_under_compilation().makes_parameters:
-        raise UsageError("VC305", _MAKES_PARAMETERS)
-    if frame_under_compilation().is_whole_backward:
-        raise UsageError("VC305", _WHOLE_BACKWARD)
-    if frame_under_compilation().is_backward_of_torch_distributed:
+        passed = _unasked(_NO_GRADIENTS) if is_wrapped else _passed(gm, example_inputs, options, frame)
+        if passed is not None:
+            return passed
+    _require_one_graph(frame)
+    if frame.is_backward_of_torch_distributed:
         return _unasked("it is a step of torch's own backward, which has no counterpart in the spec's Python code")
     # Here, and not above: a job under the flag compiles plain models too, for which none of this is imported.
     from verifycompile.agreement.together import ranks_together, verify_together
@@ -209,6 +204,35 @@ CHECK: contextvars.ContextVar[Callable[[torch.fx.GraphModule, Sequence[Any], Opt
 """How the backend checks a graph: a job under the flag tells of it as well."""
 
 
+def _passed(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options, frame: Frame
+) -> CheckedGraph | None:
+    """What becomes of a graph that is no part of a parallel program. None: the ranks run other graphs of ``frame``."""
+    ranks = () if is_whole_program(frame.code) else ranks_before(example_inputs)
+    if not ranks:
+        return _unasked(_NOTHING_PARALLEL)
+    from verifycompile.agreement.unasked import differing, is_alike
+
+    if is_alike(gm, example_inputs, ranks):
+        return _unasked(_ALIKE, ranks)
+    if any(map(returned_layout, example_inputs)):
+        return None
+    report = differing(frame, ranks, only_warns=options.on_unproved == "warn")
+    return CheckedGraph(apply_waivers(report, options.waivers))
+
+
+def _require_one_graph(frame: Frame) -> None:
+    """Raises ``UsageError`` VC305 where what the frame computes is not in one graph."""
+    if hooks := backward_hooks_around(frame):
+        raise UsageError("VC305", _BACKWARD_HOOKS.format(", ".join(f"`{name}`" for name in hooks)))
+    if hook := hook_on_saved_tensors():
+        raise UsageError("VC305", _SAVED_TENSORS.format(hook))
+    if frame.makes_parameters:
+        raise UsageError("VC305", _MAKES_PARAMETERS)
+    if frame.is_whole_backward:
+        raise UsageError("VC305", _WHOLE_BACKWARD)
+
+
 def _require_whole_program(frame: Frame) -> None:
     """Raises ``UsageError`` VC305 where a spec would be compared with a part of what it says."""
     if not is_whole_program(frame.code):
@@ -242,6 +266,7 @@ _SAVED_TENSORS = (
     "graph. Call it outside of them; those of torch itself, such as `save_on_cpu`, are no obstacle."
 )
 _NOTHING_PARALLEL = "it holds no DTensor, mesh or collective, and runs under no data-parallel wrapper"
+_ALIKE = f"{_NOTHING_PARALLEL}, and does the same on all ranks"
 _NO_GRADIENTS = "it holds no DTensor, mesh or collective, and makes no gradients that its data-parallel wrapper reduces"
 """Each rank runs the single-device program on its own samples, and one of them may well evaluate alone."""
 _OPEN_SIZES = (
@@ -250,12 +275,13 @@ _OPEN_SIZES = (
 )
 
 
-def _unasked(reason: str) -> CheckedGraph:
+def _unasked(reason: str, ranks: tuple[int, ...] = (0,)) -> CheckedGraph:
+    """``ranks``: those that were found to run the same."""
     frame = frame_under_compilation()
     log.info(
         "`%s` (%s:%s) is not checked: %s.", frame.function, frame.code.co_filename, frame.code.co_firstlineno, reason
     )
-    return CheckedGraph(unasked=reason)
+    return CheckedGraph(unasked=reason, together=Together(ranks))
 
 
 def _of_hook(report: Report, frame: Frame) -> Report:

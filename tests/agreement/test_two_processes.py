@@ -39,7 +39,17 @@ def line_of(text: str) -> int:
     return next(number for number, line in enumerate(SCRIPT.read_text().splitlines(), 1) if text in line)
 
 
-@pytest.mark.parametrize("name", ["alike", "rows of the rank", "alike again", "replicated alike", "replicated alike on a mesh", "a DTensor of tokens alike"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "alike",
+        "rows of the rank",
+        "alike again",
+        "replicated alike",
+        "replicated alike on a mesh",
+        "a DTensor of tokens alike",
+    ],
+)
 def test_right_programs_verify_on_both_ranks(answers: dict[str, list[Any]], name: str) -> None:
     found = same_on_both(answers[name])
     assert found["verdict"] == "verified", found["text"]

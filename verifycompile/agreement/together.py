@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch.distributed.tensor.placement_types import Replicate
 
 from verifycompile.agreement.channel import Alike, Answer, Channel
@@ -220,8 +221,11 @@ def _cut_axes(item: ProgramInput, own: OwnCapture) -> tuple[int, ...]:
 
 def _digest_of(item: ProgramInput, own: OwnCapture) -> str | None:
     tensor = own.held.get(item.name, own.passed.get(item.name))
-    if tensor is None:
-        return None
+    return None if tensor is None else content_digest(tensor)
+
+
+def content_digest(tensor: torch.Tensor) -> str | None:
+    """Of what this rank holds; None where it cannot be read."""
     content = content_of(tensor, EXCHANGED)
     if content is None:
         return None

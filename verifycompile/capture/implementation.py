@@ -186,8 +186,8 @@ def capture_traced(
         own=OwnCapture(
             frame=identity_of(traced.frame),
             axes=axes_spoken_of(traced, program, found, options, around),
-            held=held_tensors(hooked.exported, outer),
-            passed=passed_numbers(hooked.exported),
+            held=held_tensors(traced, hooked.exported.names, outer),
+            passed=passed_numbers(traced, hooked.exported.names),
             unless_compared=(*general, *everywhere.assumptions, *resolve_groups(graph, found.mesh).assumptions),
             returned=returned_at(hooked.exported),
             wrappers=sent_by(hooked.exported, found.mesh, outer),

@@ -12,6 +12,7 @@ from torch.distributed.tensor.placement_types import Replicate
 
 from verifycompile.capture.boundary import Export
 from verifycompile.capture.meshes import Root, meshes_of
+from verifycompile.capture.names import InputName
 from verifycompile.options import Options
 from verifycompile.program import Program, Role
 from verifycompile.torch_interface.contents import own_part
@@ -59,17 +60,16 @@ def axes_spoken_of(
     return tuple(sorted(axis for axis in axes if sizes[axis].size > 1))
 
 
-def held_tensors(exported: Export, outer: Outer) -> dict[str, torch.Tensor]:
+def held_tensors(traced: TracedFrame, names: Sequence[InputName], outer: Outer) -> dict[str, torch.Tensor]:
     """Parameters, buffers, and tensors of closures and modules' globals: what is no argument of the frame, by name.
 
     Of a DTensor the rank's own part. Without the parameters that a data-parallel wrapper makes equal itself before they
     are used.
     """
-    traced = exported.traced
     free = set(traced.frame.code.co_freevars)
     held: dict[str, torch.Tensor] = {}
     placeholders = traced.graph.graph.find_nodes(op="placeholder")
-    for placeholder, name, value in zip(placeholders, exported.names, traced.example_inputs, strict=True):
+    for placeholder, name, value in zip(placeholders, names, traced.example_inputs, strict=True):
         reduction = outer.reductions.get(id(value))
         if not isinstance(value, torch.Tensor) or (reduction is not None and reduction.makes_equal):
             continue
@@ -80,12 +80,12 @@ def held_tensors(exported: Export, outer: Outer) -> dict[str, torch.Tensor]:
     return held
 
 
-def passed_numbers(exported: Export) -> dict[str, torch.Tensor]:
+def passed_numbers(traced: TracedFrame, names: Sequence[InputName]) -> dict[str, torch.Tensor]:
     """Arguments of the frame that hold whole numbers, as tokens and masks do, by name: they are equal or they are not.
 
     Real numbers are not compared: where they were computed before, ranks may have rounded otherwise.
     """
-    values = zip(exported.names, exported.traced.example_inputs, strict=True)
+    values = zip(names, traced.example_inputs, strict=True)
     passed = {name.name: value for name, value in values if name.role is Role.INPUT}
     return {
         name: own_part(value)
@@ -97,6 +97,10 @@ def passed_numbers(exported: Export) -> dict[str, torch.Tensor]:
 def returned_at(exported: Export) -> tuple[str, ...]:
     """What the frame returns and leaves in objects: the place of each output, and of each result that is no tensor."""
     tensors = [f"{place}: {name}" for place, name in exported.places.items()]
-    leaves = exported.traced.left_behind.returned.items()
-    others = [f"{place}: {leaf.value!r}" for place, leaf in leaves if isinstance(leaf, Constant)]
-    return (*tensors, *others)
+    return (*tensors, *constants_returned(exported.traced))
+
+
+def constants_returned(traced: TracedFrame) -> tuple[str, ...]:
+    """Each result of the frame that is no tensor, at its place."""
+    leaves = traced.left_behind.returned.items()
+    return tuple(f"{place}: {leaf.value!r}" for place, leaf in leaves if isinstance(leaf, Constant))

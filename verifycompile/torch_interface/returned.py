@@ -61,19 +61,27 @@ class _Kept:
 
 
 _KEPT: MutableMapping[torch.Tensor, _Kept] = WeakTensorKeyDictionary()
+_RANKS: MutableMapping[torch.Tensor, tuple[int, ...]] = WeakTensorKeyDictionary()
+"""The ranks that ran together what returned a tensor."""
 
 
-def keeping_layouts(compiled: Callable[..., Any], layouts: Mapping[int, ReturnedLayout]) -> Callable[..., Any]:
+def keeping_layouts(
+    compiled: Callable[..., Any], layouts: Mapping[int, ReturnedLayout], ranks: tuple[int, ...]
+) -> Callable[..., Any]:
     """``compiled``, which says of its results how they are laid out. ``layouts``: by position.
+
+    ``ranks``: those that run it together.
 
     A collective that runs outside of graphs may complete a partial sum in place, which torch does not count as a
     write: of such results the sum is kept as well.
     """
-    if not layouts:
+    if not layouts and len(ranks) == 1:
         return compiled
 
     def call(*args: Any) -> Any:
         results = compiled(*args)
+        if len(ranks) > 1:
+            _RANKS.update((value, ranks) for value in results if isinstance(value, torch.Tensor))
         for position, layout in layouts.items():
             value = results[position]
             if isinstance(value, torch.Tensor) and not isinstance(value, DTensor):
@@ -95,6 +103,12 @@ def returned_layout(value: object) -> ReturnedLayout | None:
         return kept.layout
     with real_tensors():
         return kept.layout if torch.equal(kept.total, _total(value)) else None
+
+
+def ranks_before(values: Iterable[object]) -> tuple[int, ...]:
+    """The ranks that ran together the compiled graphs that returned ``values``; empty where none of them did."""
+    found = (_RANKS.get(value, ()) for value in values if isinstance(value, torch.Tensor))
+    return tuple(sorted({rank for ranks in found for rank in ranks}))
 
 
 def held_sum(values: Callable[[], Iterable[tuple[str, object]]]) -> str:

@@ -1,0 +1,122 @@
+"""Code behind a graph break that is not parallel, on two gloo processes; prints what becomes of each, as JSON."""
+
+import json
+import os
+import pathlib
+import sys
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.utils.checkpoint import checkpoint
+
+from tests.forked import start_ranks
+from verifycompile import RefinementError
+
+After = Callable[["Model", torch.Tensor], Any]
+
+
+class Model(nn.Module):
+    def __init__(self, after: After, number: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.up, self.down, self.head = nn.Linear(8, 16), nn.Linear(16, 8), nn.Linear(8, 4)
+        self.after, self.number = after, number
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.down(torch.relu(self.up(x)))
+        torch._dynamo.graph_break()
+        return self.after(self, y)
+
+
+def head(model: Model, y: torch.Tensor) -> torch.Tensor:
+    return model.head(y)
+
+
+def scaled(model: Model, y: torch.Tensor) -> torch.Tensor:
+    return model.head(y) * model.number
+
+
+def branched(model: Model, y: torch.Tensor) -> torch.Tensor:
+    return model.head(y) if model.number == 1 else model.head(y).relu()
+
+
+def broken_again(model: Model, y: torch.Tensor) -> torch.Tensor:
+    z = model.head(y)
+    torch._dynamo.graph_break()
+    return z * model.number
+
+
+def recomputed(model: Model, y: torch.Tensor) -> torch.Tensor:
+    return checkpoint(model.head, y, use_reentrant=False)
+
+
+def other_weights(model: Model, rank: int) -> None:
+    model.head.weight.data.mul_(1 + rank)
+
+
+def hooked(model: Model, rank: int) -> None:
+    model.head.weight.register_hook(lambda gradient: gradient * (1 + rank))
+
+
+def frozen(model: Model, rank: int) -> None:
+    model.head.weight.requires_grad_(rank == 0)
+
+
+RIGHT: dict[str, After] = {
+    "head": head,
+    "scaled": scaled,
+    "branched": branched,
+    "broken again": broken_again,
+    "recomputed": recomputed,
+}
+WRONG: dict[str, tuple[After, Callable[[Model, int], None] | None]] = {
+    "scaled": (scaled, None),
+    "branched": (branched, None),
+    "broken again": (broken_again, None),
+    "other weights": (head, other_weights),
+    "hooked": (head, hooked),
+    "frozen": (head, frozen),
+}
+
+
+def outcome(mesh: DeviceMesh, after: After, number: int, change: Callable[[Model], None] | None = None) -> str:
+    torch._dynamo.reset()
+    model = Model(after, number)
+    parallelize_module(model, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    if change is not None:
+        change(model)
+    compiled = torch.compile(model, backend="verify", options={"inner": "eager"})
+    try:
+        compiled(torch.ones(4, 8)).sum().backward()
+    except RefinementError as error:
+        (finding,) = error.report.findings
+        return f"{error.report.verdict.value} {finding.code}: {finding.message}"
+    gradient = model.head.weight.grad
+    return f"ran: {0 if gradient is None else gradient.sum():.3f}"
+
+
+def rank_main(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+    answers: dict[str, Any] = {f"right {name}": outcome(mesh, after, 1) for name, after in RIGHT.items()}
+    for name, (after, change) in WRONG.items():
+        number = 1 if change else 1 + rank
+        answers[f"wrong {name}"] = outcome(mesh, after, number, change and (lambda model, f=change: f(model, rank)))
+    pathlib.Path(folder, f"{rank}.json").write_text(json.dumps(answers))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    with tempfile.TemporaryDirectory() as folder:
+        start_ranks(rank_main, (folder,), 2)
+        answers = [json.loads(pathlib.Path(folder, f"{rank}.json").read_text()) for rank in (0, 1)]
+    json.dump({name: [found[name] for found in answers] for name in answers[0]}, sys.stdout)

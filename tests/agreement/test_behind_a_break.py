@@ -1,0 +1,50 @@
+"""Code behind a graph break that is not parallel is passed where all ranks run the same of it, and there alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+from tests.agreement.scripts.behind_a_break import RIGHT, WRONG
+from tests.warm import python
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, list[str]]:
+    done = subprocess.run(
+        [python(), "-W", "ignore", "-m", "tests.agreement.scripts.behind_a_break"],
+        cwd=pathlib.Path(__file__).parents[2],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_all_ranks_run_alike_runs(outcomes: dict[str, list[str]], name: str) -> None:
+    first, second = outcomes[f"right {name}"]
+    assert first == second
+    assert first.startswith("ran: ")
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_the_ranks_run_otherwise_does_not(outcomes: dict[str, list[str]], name: str) -> None:
+    first, second = outcomes[f"wrong {name}"]
+    assert first == second
+    assert first.startswith("unproved VC208: ")
+
+
+def test_where_the_graph_before_was_not_asked_about_the_function_is_named(outcomes: dict[str, list[str]]) -> None:
+    assert outcomes["wrong broken again"][0] == (
+        "unproved VC208: `broken_again after a graph break` takes what a graph before it returns, and the ranks 0, 1 do "
+        "not all run the same of it: give all ranks the same numbers, tensors, hooks and branches, or remove the graph "
+        "break before it (`fullgraph=True` shows where)"
+    )

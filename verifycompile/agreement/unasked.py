@@ -1,0 +1,113 @@
+"""Whether all ranks captured the same of a frame of which nothing is asked: the rest of one, behind a graph break.
+
+It takes whole values of a graph that was verified, and is no part of a parallel program: where every rank computes the
+same with what it holds, that is what one device computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
+from typing import Any
+
+import torch
+import torch.fx
+
+from verifycompile.agreement.together import content_digest, job_channel, waiting_time
+from verifycompile.agreement.written import digest_of
+from verifycompile.capture import identity_of
+from verifycompile.capture.names import InputName, name_inputs
+from verifycompile.capture.one_rank import constants_returned, held_tensors, passed_numbers
+from verifycompile.diagnostics.finding import Finding
+from verifycompile.diagnostics.report import Report
+from verifycompile.diagnostics.severity import Severity
+from verifycompile.diagnostics.verdict import Verdict
+from verifycompile.program import SourceLocation
+from verifycompile.torch_interface.dynamo import Frame, TracedFrame, traced_frame_under_compilation
+from verifycompile.torch_interface.gradient_hooks import registered_hooks
+from verifycompile.torch_interface.graph_text import graph_text
+from verifycompile.torch_interface.outer import Outer
+from verifycompile.torch_interface.recorded_values import hints_of
+from verifycompile.torch_interface.sources import source_of
+
+
+def is_alike(graph: torch.fx.GraphModule, example_inputs: Sequence[Any], ranks: Sequence[int]) -> bool:
+    """Of the Dynamo graph under compilation, for the ``ranks`` of a job that run its frame together.
+
+    False where a rank does not answer, and where what a rank runs cannot be compared.
+    """
+    channel = job_channel()
+    if channel is None or len(ranks) == 1:
+        return True
+    traced = traced_frame_under_compilation(graph, example_inputs)
+    frame = f"{identity_of(traced.frame)}, of which nothing is asked"
+    digest = digest_of(list(_said(traced)) if _is_comparable(traced) else ["of rank", channel.rank])
+    channel.begin(frame)
+    return channel.answers(channel.publish(frame, ranks, digest), digest, waiting_time()).agrees
+
+
+def differing(frame: Frame, ranks: Sequence[int], *, only_warns: bool) -> Report:
+    """Of a frame that is not ``is_alike``, and of which nothing can be asked: how its inputs lie is not known."""
+    finding = Finding(
+        code="VC208",
+        severity=Severity.WARNING if only_warns else Severity.ERROR,
+        message=_DIFFERING.format(frame.function, ", ".join(map(str, ranks))),
+        impl_location=SourceLocation(frame.code.co_filename, frame.code.co_firstlineno, function=frame.function),
+    )
+    return Report(verdict=Verdict.UNPROVED, findings=(finding,))
+
+
+_DIFFERING = (
+    "`{0}` takes what a graph before it returns, and the ranks {1} do not all run the same of it: give all ranks the "
+    "same numbers, tensors, hooks and branches, or remove the graph break before it (`fullgraph=True` shows where)"
+)
+
+
+def _said(traced: TracedFrame) -> Iterator[Any]:
+    """All of which the results, and the gradients, of a Dynamo graph are a function."""
+    yield torch.is_grad_enabled()
+    yield [list(item) for item in _named_tensors(traced)]
+    yield graph_text(traced.graph)
+    yield list(constants_returned(traced))
+    yield list(hints_of(traced.example_inputs).values())
+
+
+def _named_tensors(traced: TracedFrame) -> Iterator[tuple[str, str, bool, str | None]]:
+    names = _names(traced)
+    held = held_tensors(traced, names, Outer())
+    compared = {**held, **passed_numbers(traced, names)}
+    for name, value in zip(names, traced.example_inputs, strict=True):
+        if isinstance(value, torch.Tensor):
+            tensor = compared.get(name.name)
+            content = None if tensor is None else content_digest(tensor)
+            yield name.name, str(value.dtype), value.requires_grad, content
+
+
+def _names(traced: TracedFrame) -> tuple[InputName, ...]:
+    sources = [source_of(node) for node in traced.graph.graph.find_nodes(op="placeholder")]
+    return name_inputs(sources, traced.example_inputs, traced.frame)
+
+
+def _is_comparable(traced: TracedFrame) -> bool:
+    """Whether the text of the graph says what it computes: a hook, and a function of the user, may hold anything."""
+    hooks = traced.hooks or any(map(_has_hooks, traced.example_inputs))
+    return not hooks and all(map(_is_said_by_its_name, traced.graph.modules()))
+
+
+def _has_hooks(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_leaf and bool(registered_hooks(value))
+
+
+def _is_said_by_its_name(graph: torch.nn.Module) -> bool:
+    if not isinstance(graph, torch.fx.GraphModule):
+        return False
+    for node in graph.graph.nodes:
+        module: str = getattr(node.target, "__module__", "") or ""
+        if node.op == "call_function" and module.partition(".")[0] not in _OF_PYTHON_AND_TORCH:
+            return False
+        if node.op == "get_attr" and not isinstance(attrgetter(str(node.target))(graph), torch.fx.GraphModule):
+            return False
+    return True
+
+
+_OF_PYTHON_AND_TORCH = ("_operator", "builtins", "math", "torch")
