@@ -586,7 +586,9 @@ class Builder:
 
     def _narrow(self, view: View, position: int, base: Size, length: Size) -> View:
         size, dim = view.shape[position], position - self.lead
-        if all(isinstance(n, int) for n in (size, base, length)) and not 0 <= base <= size - length:
+        # From a negative place torch counts from the end, and what is too long it cuts off.
+        numbers = (base, length, size - base - length)
+        if not all(n >= 0 if isinstance(n, int) else sympy.expand(n).is_nonnegative for n in numbers):
             raise UnsupportedError(UNREPRESENTABLE, f"a slice [{base}:{base}+{length}] of a dimension of size {size}")
         if self.pool.piecewise is not None and isinstance(base, int) and isinstance(length, int) and length:
             if self.pool.piecewise.holds_parts(view, position):

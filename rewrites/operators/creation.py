@@ -104,7 +104,9 @@ def prims_iota(b: Builder, length: Size, start: int, step: int, dtype: torch.dty
 @operator(aten.arange.default, aten.arange.start, aten.arange.start_step)
 def arange(b: Builder, end: Number, dtype: torch.dtype | None, start: Number = 0, step: Number = 1) -> View:
     fractional = any(isinstance(n, float) and not n.is_integer() for n in (start, end, step))
-    if b.call.shape is None or (fractional and (b.call.dtype is None or not b.call.dtype.is_floating_point)):
+    is_symbolic = not all(isinstance(n, (int, float)) for n in (start, end, step))
+    is_other = is_symbolic and (fractional or step != 1)  # nothing shows that there are as many as were recorded
+    if is_other or b.call.shape is None or (fractional and not (b.call.dtype and b.call.dtype.is_floating_point)):
         raise UnsupportedError(UNREPRESENTABLE, f"arange({start}, {end}, {step})")
     length = b.call.shape[0]
     if step == 1 and not fractional and exact_quotient(normalize_size(end - start), 1) != length:  # pyright: ignore[reportArgumentType]  # whole numbers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Callable
@@ -13,7 +14,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import verifycompile
 from tests.attacks.test_certificates import Data, holds, proved_again
-from verifycompile.certificate.annotations import LARGEST_SIZE
+from verifycompile.certificate.annotations import LARGEST_SIZE, choices_of
+from verifycompile.certificate.storage import program_from_data
 
 SIZE = ["symbol", "s75", "size"]
 
@@ -132,3 +134,176 @@ def test_a_number_among_the_inputs_is_not_said_to_be_positive(kind: str) -> None
     assert whole in text
     assert holds(data)
     assert not holds(json.loads(text.replace(whole, whole.replace("whole", kind))))
+
+
+# ------------------------------------------------------------------------------------------------ behind other calls
+
+
+@functools.cache
+def _of_size() -> str:
+    return json.dumps(certified(lambda x: x * x.size(0), torch.randn(4, 6)))
+
+
+@functools.cache
+def _of_another_number() -> str:
+    """What is added to the size is zero at the sizes that are tried."""
+    choices = choices_of(program_from_data(json.loads(_of_size())["spec"]))
+    tried = [next(number for symbol, number in sizes.items() if str(symbol) == SIZE[1]) for sizes in choices]
+
+    def hidden(x: torch.Tensor) -> torch.Tensor:
+        return x * (x.size(0) + math.prod(x.size(0) - size for size in tried))
+
+    return json.dumps(certified(hidden, torch.randn(4, 6)))
+
+
+class Calls:
+    """Calls in the way from a number to where it is used: of the size ``n``, or of one that only seems to be it.
+
+    ``n`` and ``zero`` are operands, ``value`` what is known of the first one, ``none`` of the second.
+    """
+
+    def __init__(self, n: Any, value: Any, zero: Any, none: Any) -> None:
+        self.n, self.value, self.zero, self.none = n, value, zero, none
+        self.nodes: list[dict[str, Any]] = []
+
+    def call(self, target: str, value: Any, *args: Any) -> Any:
+        node = {"name": f"call_{len(self.nodes)}", "op": "call_function", "target": target, "args": [*args], "value": value}
+        self.nodes.append(node)
+        return {"node": node["name"]}
+
+    def ones(self, *shape: Any, recorded: list[Any]) -> Any:
+        return self.call("aten.full.default", _tensor(*recorded), [*shape], 1.0)
+
+    def size_of(self, tensor: Any, dim: int = 0, value: Any = None) -> Any:
+        return self.call("aten.sym_size.int", _number(SIZE) if value is None else value, tensor, dim)
+
+    def with_size(self, zero: Any) -> Any:
+        return self.call("_operator:add", _number(SIZE), {"node": "sym_size_int"}, zero)
+
+
+def _number(expression: Any) -> Any:
+    return expression if isinstance(expression, int) else {"number": "SymInt", "expression": expression}
+
+
+def _tensor(*shape: Any) -> dict[str, Any]:
+    strides = [1 if d == len(shape) - 1 else shape[d + 1] for d in range(len(shape))]
+    return {"tensor": "torch.float32", "shape": [*map(_number, shape)], "stride": [*map(_number, strides)], "offset": 0}
+
+
+def _item_of_a_list(c: Calls) -> Any:
+    return c.call("_operator:getitem", _number(SIZE), [c.n], 0)
+
+
+def _sum_of_a_list(c: Calls) -> Any:
+    return c.call("torch:sym_sum", _number(SIZE), [c.n])
+
+
+def _product_of_a_list(c: Calls) -> Any:
+    return c.call("math:prod", _number(SIZE), [c.n])
+
+
+def _number_of_an_unknown_number(c: Calls) -> Any:
+    return c.call("_operator:add", _number(SIZE), c.call("_operator:floordiv", _number(SIZE), c.n, 1), 0)
+
+
+def _pieces(c: Calls) -> Any:
+    ones = c.ones(c.n, recorded=[c.value])
+    piece = c.call("aten.split.Tensor", [_tensor(SIZE)], ones, c.n)
+    return c.size_of(c.call("_operator:getitem", _tensor(SIZE), piece, 0))
+
+
+def _one_piece(c: Calls) -> Any:
+    ones = c.ones(c.n, recorded=[c.value])
+    piece = c.call("aten.split.Tensor", [_tensor(c.value)], ones, c.n)
+    return c.size_of(c.call("_operator:getitem", _tensor(SIZE), piece, 0))
+
+
+def _one_of_several(c: Calls) -> Any:
+    places = {**_tensor(c.value), "tensor": "torch.int64"}
+    largest = c.call("aten.max.dim", {"tuple": [_tensor(c.value), places]}, c.ones(1, c.n, recorded=[1, c.value]), 0)
+    return c.size_of(c.call("_operator:getitem", _tensor(SIZE), largest, 0))
+
+
+def _beside_no_elements(c: Calls) -> Any:
+    return c.size_of(c.ones(c.n, 0, recorded=[SIZE, 0]))
+
+
+def _of_a_range(c: Calls) -> Any:
+    found = c.call("aten.arange.start", _tensor(SIZE), 0.5, c.n)
+    c.nodes[-1]["kwargs"] = {"dtype": {"torch": "torch.float32"}}
+    return c.size_of(found)
+
+
+def _of_an_unknown_tensor(c: Calls) -> Any:
+    drawn = c.call("aten.rand.default", _tensor(SIZE), [c.n])
+    return c.call("aten.sum.default", _tensor(), c.call("aten.ones_like.default", _tensor(SIZE), drawn))
+
+
+def _no_elements(c: Calls) -> Any:
+    none = c.call("aten.sum.default", _tensor(), c.ones(c.zero, recorded=[0]))
+    return c.call("aten.add.Tensor", _tensor(), none, {"node": "sym_size_int"})
+
+
+def _dimension(c: Calls) -> Any:
+    size = c.size_of(c.ones(5, 7, recorded=[5, 7]), c.zero, 5)
+    return c.with_size(c.call("_operator:sub", 0, size, 5))
+
+
+def _longer(c: Calls, length: Any) -> tuple[Any, Any]:
+    """A length and as much as it is longer, which is not negative."""
+    more = 0 if c.none == 0 else ["Pow", c.none, 2]
+    squared = c.call("_operator:mul", _number(more), c.zero, c.zero)
+    value = length if more == 0 else ["Add", length, more]
+    operand = {"node": "sym_size_int"} if length is SIZE else length
+    return c.call("_operator:add", _number(value), operand, squared), value
+
+
+def _slice_that_is_cut_off(c: Calls) -> Any:
+    longer, value = _longer(c, 8)
+    cut = c.call("aten.slice.Tensor", _tensor(value), c.ones(8, recorded=[8]), 0, 0, longer)
+    return c.with_size(c.call("_operator:sub", 0, c.size_of(cut, 0, _number(value)), longer))
+
+
+def _slice_of_a_size_that_is_cut_off(c: Calls) -> Any:
+    longer, value = _longer(c, SIZE)
+    ones = c.ones({"node": "sym_size_int"}, recorded=[SIZE])
+    cut = c.call("aten.slice.Tensor", _tensor(value), ones, 0, 0, longer)
+    return c.with_size(c.call("_operator:sub", 0, c.size_of(cut, 0, _number(value)), longer))
+
+
+def _place_from_the_end(c: Calls) -> Any:
+    longer, value = _longer(c, 0)
+    before = c.call("_operator:neg", _number(0 if value == 0 else ["Mul", -1, value]), longer)
+    size = {"node": "sym_size_int"}
+    total = SIZE if value == 0 else ["Add", SIZE, value]
+    part = c.call("aten.slice.Tensor", _tensor(total), c.ones(size, recorded=[SIZE]), 0, before, size)
+    return c.call("_operator:sub", _number(SIZE), c.size_of(part, 0, _number(total)), longer)
+
+
+REFUSED_TOO = {_of_a_range, _of_an_unknown_tensor}
+"""Nothing computes their sizes again."""
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [
+        _item_of_a_list, _sum_of_a_list, _product_of_a_list, _number_of_an_unknown_number, _pieces, _one_piece,
+        _one_of_several, _beside_no_elements, _of_a_range, _of_an_unknown_tensor, _no_elements, _dimension,
+        _slice_that_is_cut_off, _slice_of_a_size_that_is_cut_off, _place_from_the_end,
+    ],
+)  # fmt: skip
+def test_no_call_hides_a_number_that_is_another_one(hide: Callable[[Calls], Any]) -> None:
+    """What is recorded of a call is believed nowhere: not of lists, pieces, empty tensors, or what has no value."""
+    spec, right, wrong = (json.loads(text) for text in (_of_size(), _of_size(), _of_another_number()))
+    zero, n = [node for node in wrong["implementation"]["nodes"] if "number" in node["value"]][-2:]
+    of_wrong = Calls({"node": n["name"]}, n["value"]["expression"], {"node": zero["name"]}, zero["value"]["expression"])
+    of_right = Calls({"node": "sym_size_int"}, SIZE, 0, 0)
+    for data, calls in ((wrong, of_wrong), (right, of_right)):
+        found, nodes = hide(calls), data["implementation"]["nodes"]
+        (place,) = (number for number, node in enumerate(nodes) if node.get("target") == "aten.mul.Tensor")
+        nodes[place]["args"][1] = found
+        nodes[place:place] = calls.nodes
+        used = json.dumps(nodes)
+        data["implementation"]["nodes"] = [m for m in nodes if m is not n or f'"node": "{n["name"]}"' in used]
+    assert not accepted(spec, wrong)
+    assert accepted(spec, right) is (hide not in REFUSED_TOO)

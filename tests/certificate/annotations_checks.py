@@ -432,6 +432,10 @@ def _unknown() -> Iterator[Row]:
         guards = (sympy.Eq(counted, 5),)
         told = said.format(sizes[wrong]) if wrong else ""
         yield _called(tensor(shape, dtype), aten.nonzero.default, x, said=told, guards=guards)
+    w = Written()
+    w.call(tensor((4,)), aten.neg.default, w.constant("held", torch.ones(4), tensor((S,))))
+    told = "`held` is stored, and recorded with symbolic sizes"
+    yield Row(w.program(guards=(sympy.Eq(S, 4),)), told)
     said = "`_local_scalar_dense_default` is recorded as {} where torch gives {}"
     value = sympy.Symbol("v", integer=True)
     for kind, read, told in (
@@ -478,6 +482,8 @@ def _of_reads() -> Iterator[Row]:
     yield _called(number(RANK), place, ranks_of, 0, **ranks)
     yield _called(number(u), place, ranks_of, 0, size_values={u: 2 * RANK}, **ranks)
     own = "`_runtime_compute_coordinate_on_dim_default`"
+    said = f"{own} is recorded as 1 - rank, and reads a number from a tensor"
+    yield _called(number(1 - RANK), place, ranks_of, 0, said=said, **ranks)
     yield _called(number(u), place, ranks_of, 0, said=_another("u", own), size_values={u: 2 * S}, **ranks)
     for symbol, again, said in ((v, False, ""), (u, True, ""), (u, False, _another("u", f"{name[:-1]}_1`"))):
         w = Written()

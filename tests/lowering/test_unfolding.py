@@ -11,9 +11,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from tests.lowering.graphs import GraphBuilder, blockers
 from verifycompile.ir.term import TermPool
 from verifycompile.lowering import unfolding
-from verifycompile.lowering.lower import UNKNOWN
 from verifycompile.lowering.unfolding import UNFOLDED
 from verifycompile.refinement.placement import same_value
+from verifycompile.rewrites.builder import UNKNOWN
 from verifycompile.torch_interface import decompositions
 from verifycompile.torch_interface.decompositions import Decomposition
 

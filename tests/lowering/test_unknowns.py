@@ -10,9 +10,10 @@ import torch
 
 from tests.lowering.graphs import GraphBuilder, blockers
 from verifycompile.ir.term import TermPool, View
-from verifycompile.lowering.lower import UNKNOWN, Lowering
+from verifycompile.lowering.lower import Lowering
 from verifycompile.program import Blocker
 from verifycompile.refinement.placement import same_value
+from verifycompile.rewrites.builder import UNKNOWN
 
 aten = torch.ops.aten
 X = torch.arange(12.0).reshape(3, 4)

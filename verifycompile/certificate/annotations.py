@@ -162,6 +162,8 @@ class Derived:
                 self.values[node] = self._of_record(node)
             for node in self._graph.graph.find_nodes(op="get_attr"):
                 self.values[node] = recorded = self._of_record(node)
+                if id(node.meta.get("val")) in self._of_sizes:
+                    raise AnnotationError(f"`{node.name}` is stored, and recorded with symbolic sizes")
                 self._compare(node, recorded, getattr(self._graph, str(node.target)))
             for block in self._graph.blocks:
                 self._derive(block)
@@ -205,8 +207,9 @@ class Derived:
         self._compare(node, recorded, derived)
         if not _is_unknown(derived):
             return self._one_of_its_kind(derived)
-        told = node.meta["val"]
-        if not reads_place(node) or expression_of(self._program, told).free_symbols - {*self._program.coordinates}:
+        told, places = node.meta["val"], {*self._program.coordinates}
+        is_place = reads_place(node) and told.node.expr in places | self._program.size_values.keys()
+        if not is_place or expression_of(self._program, told).free_symbols - places:
             self._reading.add(id(told))
             from verifycompile.certificate.read_numbers import ReadNumbers  # here, because few programs read any
 

@@ -87,30 +87,28 @@ def check_operands(node: torch.fx.Node, call: Call, *, any_precision: bool) -> N
 def check_result(builder: Builder, sizes: Sizes, node: torch.fx.Node, value: Any) -> None:
     """The declaration's shapes must be those that torch recorded. Raises ``UnsupportedError``."""
     recorded = node.meta.get("val")
-    if isinstance(value, Pieces):
-        for piece in recorded or ():
-            check_stored(node, value.view, piece)
-        return
     if isinstance(value, View):
         if not isinstance(recorded, torch.Tensor):
             raise UnsupportedError(UNREPRESENTABLE, f"`{node.target}` is declared to give one tensor")
-        pairs: list[tuple[View | None, Any]] = [(value, recorded)]
-    else:
-        pairs = list(zip(value, recorded or (), strict=False))
-    for view, tensor in pairs:
+        value, recorded = (value,), (recorded,)
+    tensors: Sequence[Any] = recorded or ()
+    for position, tensor in enumerate(tensors[: len(value)]):
+        view = value.view if isinstance(value, Pieces) else value[position]
         if view is None or not isinstance(tensor, torch.Tensor):
             continue
         check_stored(node, view, tensor)
+        declared = builder.shape(view)
+        if isinstance(value, Pieces):
+            dim = builder.dim(view, value.dim) - builder.lead
+            declared = (*declared[:dim], value.lengths[position], *declared[dim + 1 :])
         if node.target in DECIDES_SIZE:
-            sizes.decide(tensor, builder.shape(view))
-        shape = tuple(sizes.size(s) for s in tensor.shape)
-        if builder.shape(view) != shape and any(
+            sizes.decide(tensor, declared)
+        shape = sizes.shape(tensor)
+        if declared != shape and any(
             sympy.simplify(sympy.sympify(a) - sympy.sympify(b)) != 0
-            for a, b in zip((*builder.shape(view), len(shape)), (*shape, builder.rank(view)), strict=True)
+            for a, b in zip((*declared, len(shape)), (*shape, len(declared)), strict=True)
         ):
-            raise UnsupportedError(
-                UNREPRESENTABLE, f"`{node.target}` has shape {shape}, its declaration {builder.shape(view)}"
-            )
+            raise UnsupportedError(UNREPRESENTABLE, f"`{node.target}` has shape {shape}, its declaration {declared}")
 
 
 def check_stored(node: torch.fx.Node, view: View, recorded: torch.Tensor) -> None:

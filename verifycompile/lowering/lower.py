@@ -21,11 +21,9 @@ from verifycompile.ir.budget import BudgetExceededError
 from verifycompile.ir.build import ShapeError
 from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.scalar import NonFiniteScalarError
-from verifycompile.ir.size import exact_quotient
-from verifycompile.ir.term import TermPool, View, identity_view
+from verifycompile.ir.term import TermPool, View
 from verifycompile.lowering.checks import casts_of, check_operands, check_result, check_type
 from verifycompile.lowering.recorded import (
-    DECIDES_SIZE,
     TAKES_PIECES,
     constant_content,
     dtype_of,
@@ -38,7 +36,7 @@ from verifycompile.lowering.recorded import (
 )
 from verifycompile.lowering.sizes import Sizes
 from verifycompile.program import Blocker, Program, Role
-from verifycompile.rewrites.builder import UNKNOWN, Builder, Call
+from verifycompile.rewrites.builder import Builder, Call
 from verifycompile.rewrites.operators.layout import piece_of
 from verifycompile.rewrites.registry import (
     EXHAUSTED,
@@ -173,18 +171,27 @@ class Lowering:
             self._undefined.add(node)
             return self._unknown(node, self.blockers[undefined].code, self.blockers[undefined].message)
         if node.target is python_operator.getitem:
-            if (empty := self._without_elements(node)) is not None:
-                return empty
-            source: Any = node.args[0]
-            piece = piece_of(self.values[source], node.args[1])  # pyright: ignore[reportArgumentType]  # an argument that torch's schema makes a node
-            if piece is None and isinstance(node.meta.get("val"), torch.Tensor) and source not in self.blockers:
-                raise UnsupportedError(UNREPRESENTABLE, f"`{source.target}`: result {node.args[1]} is not declared")
-            return piece
+            empty = self._without_elements(node)
+            return self.element(node) if empty is None else empty
         self._call_under_way = node
         return self.call(node)
 
+    def element(self, node: torch.fx.Node) -> Any:
+        """One of the results of a call. Raises ``UnsupportedError`` for one that has no value."""
+        source: Any
+        source, index = node.args
+        found = piece_of(self.values[source], index)  # pyright: ignore[reportArgumentType]  # an argument that torch's schema makes a node
+        recorded = node.meta.get("val")
+        if isinstance(recorded, torch.Tensor):
+            if found is None:
+                self._refuse_unknown(source)
+                raise UnsupportedError(UNREPRESENTABLE, f"`{source.target}`: result {index} is not declared")
+            if self.sizes.shape(recorded) != self.sizes.shape(source.meta["val"][index]):
+                raise UnsupportedError(UNREPRESENTABLE, f"`{_name(node)}` is recorded in another shape than its call")
+        return found
+
     def size_value(self, node: torch.fx.Node) -> Any:
-        """The number that torch recorded, which must be what the node's operands give."""
+        """The number that torch recorded, which must be what the values of the node's operands give."""
         if reads_real_number(node) and isinstance(read := self.view(node.all_input_nodes[0]), View):
             return read
         if reads_count(node):
@@ -192,8 +199,10 @@ class Lowering:
         value = self.sizes.number(node.meta["val"])
         if node.op != "call_function" or reads_place(node):
             return value
+        for operand in node.all_input_nodes:
+            self._refuse_unknown(operand)
         if node.target in _SIZE_ARITHMETIC:
-            operands = [self.sizes.number(a.meta["val"]) if isinstance(a, torch.fx.Node) else a for a in node.args]
+            operands = self.argument(node.args, False)
             computed: Any = node.target(*operands)  # pyright: ignore[reportCallIssue]  # one of these
         else:
             from verifycompile.lowering.numbers import number_of  # here, because few programs have symbolic sizes
@@ -203,9 +212,8 @@ class Lowering:
         are_numbers = all(isinstance(side, sympy.Expr) for side in sides)  # and no truths
         if sides[0] == sides[1] or (are_numbers and sympy.simplify(sides[0] - sides[1]) == 0):
             return value
-        return self._unknown(
-            node, UNREPRESENTABLE, f"`{_name(node)}` is recorded as {value} where its operands give {computed}"
-        )
+        told = f"`{_name(node)}` is recorded as {value} where its operands give {computed}"
+        raise UnsupportedError(UNREPRESENTABLE, told)
 
     def call(self, node: torch.fx.Node) -> Any:
         """The value of a call of operands that have values. Raises ``UnsupportedError``, as others that refuse."""
@@ -213,11 +221,11 @@ class Lowering:
         for operand in node.all_input_nodes:
             if is_size(operand) and isinstance(self.values[operand], View) and not _takes_real_number(node, operand):
                 raise UnsupportedError(UNREPRESENTABLE, f"`{node.target}` with a number that is read from a tensor")
-        if self.sizes.reads_counts and self._read_rows.are_read_by(node):
+        if self.sizes.reads_counts and self.read_rows.are_read_by(node):
             try:
-                return self._read_rows.call(node)
+                return self.read_rows.call(node)
             except UnsupportedError:
-                laid_out = self._read_rows.laid_out_operands(node)
+                laid_out = self.read_rows.laid_out_operands(node)
                 if laid_out is None:
                     raise
                 self._laid_out = laid_out
@@ -262,7 +270,7 @@ class Lowering:
         return UndeclaredCalls(self)
 
     @functools.cached_property
-    def _read_rows(self) -> ReadRowsCalls:
+    def read_rows(self) -> ReadRowsCalls:
         from verifycompile.lowering.ragged import ReadRowsCalls  # here, because few programs read rows from data
 
         return ReadRowsCalls(self)
@@ -273,24 +281,27 @@ class Lowering:
         self.casts.update({cast: self.casts.get(cast, place) for cast in casts_of(node, call)})
 
     def _without_elements(self, node: torch.fx.Node) -> Any:
-        """The value of a node all of whose tensors have no elements, else None.
-
-        Whatever computes it: a tensor without elements equals every other one of its shape.
-        """
+        """The value of a node all of whose tensors have no elements, else None."""
         recorded = node.meta.get("val")
         values = list(recorded) if isinstance(recorded, (list, tuple)) else [recorded]
-        shapes = [tuple(map(self.sizes.size, v.shape)) for v in values if isinstance(v, torch.Tensor)]
+        shapes = [self.sizes.shape(v) for v in values if isinstance(v, torch.Tensor)]
         if not shapes or len(shapes) < len(values) or not all(0 in shape for shape in shapes):
             return None
-        empty = [self.builder.full(0, shape) for shape in shapes]
-        return empty[0] if isinstance(recorded, torch.Tensor) else tuple(empty)
+        from verifycompile.lowering.unknowns import without_elements  # here, because few tensors are
+
+        return without_elements(self, node, shapes)
+
+    def _refuse_unknown(self, node: torch.fx.Node) -> None:
+        """Raises ``UnsupportedError`` with what blocks a node."""
+        if node in self.blockers:
+            raise UnsupportedError(self.blockers[node].code, self.blockers[node].message)
 
     def argument(self, argument: Any, keep_pieces: bool) -> Any:
         """The value of an argument of a call. ``keep_pieces``: those of a split stay as they are."""
         if isinstance(argument, torch.fx.Node):
             value = self.values[argument]
-            if value is None and argument in self.blockers:  # a number that is read from a tensor
-                raise UnsupportedError(self.blockers[argument].code, self.blockers[argument].message)
+            if value is None:
+                self._refuse_unknown(argument)
             if isinstance(value, ReadRows) and argument in self._laid_out:
                 return self._laid_out[argument]
             if isinstance(value, Piece) and not keep_pieces:
@@ -318,7 +329,7 @@ class Lowering:
         if isinstance(value, Piece):
             value = self.values[node] = self._piece(node, value)
         if isinstance(value, ReadRows):
-            return self._read_rows.laid_out(value)
+            return self.read_rows.laid_out(value)
         return value if isinstance(value, View) else None
 
     def has_read_rows(self, node: torch.fx.Node) -> bool:
@@ -348,19 +359,9 @@ class Lowering:
 
     def _unknown(self, node: torch.fx.Node, code: str, message: str) -> Any:
         self.blockers[node] = Blocker(node, code, message)
-        recorded = node.meta.get("val")
-        if isinstance(recorded, (list, tuple)):
-            return tuple(self._unknown_tensor(node, v, k) for k, v in enumerate(recorded))
-        return self._unknown_tensor(node, recorded, 0)
+        from verifycompile.lowering.unknowns import unknown_value  # here, because a proof needs none
 
-    def _unknown_tensor(self, node: torch.fx.Node, recorded: Any, position: int) -> View | None:
-        if not isinstance(recorded, torch.Tensor) or node.target in DECIDES_SIZE:
-            return None  # the declaration alone says the size
-        shape = (*self.builder.mesh, *(self.sizes.size(s) for s in recorded.shape))
-        if any(size != 0 and exact_quotient(size, size) is None for size in shape):
-            return None  # of a size that depends on the rank and may be zero: no digits say an index
-        term = self.pool.intern(UNKNOWN, (self.side, node.name, position), (), shape, len(shape), 0, (), ())
-        return identity_view(term)
+        return unknown_value(self, node)
 
     def constant(self, node: torch.fx.Node, graph: torch.fx.GraphModule) -> Any:
         """A tensor stored in the graph. Its content is its identity: equal contents are equal terms."""

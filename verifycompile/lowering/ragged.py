@@ -35,7 +35,7 @@ class ReadRowsCalls:
         operands = [values.get(operand) for operand in node.all_input_nodes]
         if any(are_read_rows(value) or sizes.counts.occur_in(value) for value in operands):
             return True
-        return sorts(node) or (sizes.has_unknown_size(node) and node.target not in DECIDES_SIZE)
+        return sorts(node) or (_has_unknown_size(sizes, node) and node.target not in DECIDES_SIZE)
 
     def call(self, node: torch.fx.Node) -> Any:
         """The value of such a call. Raises ``UnsupportedError``."""
@@ -57,6 +57,15 @@ class ReadRowsCalls:
         lowering.note_casts(node, builder.call)
         return value
 
+    def size(self, value: Any, dim: int, recorded: Any) -> Any:
+        """A size of rows, where it is the one ``recorded``. Raises ``UnsupportedError``."""
+        if isinstance(value, Ragged) and dim == value.dim:
+            builder, counts = self._lowering.builder, self._lowering.sizes.counts
+            is_count = counts.views.get(recorded) == builder.sum(value.rows.present, [0])
+            if is_count:
+                return recorded
+        raise UnsupportedError(UNREPRESENTABLE, f"the number `{recorded}` of rows is not known")
+
     def laid_out(self, value: ReadRows) -> View | None:
         """Such rows as a tensor of known sizes, where they can be written as one."""
         if not isinstance(value, (Ragged, Unsorted)):
@@ -76,7 +85,13 @@ class ReadRowsCalls:
                 found[operand] = view
             elif are_read_rows(value) or self._lowering.sizes.counts.occur_in(value):
                 return None
-        return None if self._lowering.sizes.has_unknown_size(node) else found
+        return None if _has_unknown_size(self._lowering.sizes, node) else found
+
+
+def _has_unknown_size(sizes: Sizes, node: torch.fx.Node) -> bool:
+    """Whether a size of what a node gives is read from a tensor."""
+    recorded = [size for value in tensors_of(node.meta.get("val")) for size in value.shape]
+    return any(isinstance(s, torch.SymInt) and sizes.is_unknown(sizes.expression(s)) for s in recorded)
 
 
 def check_ragged(builder: Builder, sizes: Sizes, node: torch.fx.Node, value: Any, recorded: torch.Tensor) -> None:

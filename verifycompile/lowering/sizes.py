@@ -50,26 +50,14 @@ class Sizes:
         finally:
             self._standing_for = before
 
-    def _expression(self, value: Any) -> Any:
+    def expression(self, value: Any) -> Any:
         return value.node.expr.xreplace(self._standing_for)
-
-    def known(self, value: Any) -> Size:
-        """A size or number that both programs have in common. Raises ``UnsupportedError`` for any other one."""
-        if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            return value
-        expression = self._expression(value)
-        if self.is_unknown(expression) or not isinstance(value, torch.SymInt):
-            raise UnsupportedError(UNREPRESENTABLE, f"the number `{expression}` is read from a tensor")
-        found = self.size(value)
-        if isinstance(found, sympy.Basic) and found.free_symbols & set(self._program.coordinates):
-            raise UnsupportedError(UNREPRESENTABLE, f"the number `{found}` depends on the rank")
-        return found
 
     def size(self, value: Any) -> Size:
         """A dimension recorded by torch as an int or a sympy expression over the unified symbols."""
         if isinstance(value, int):
             return value
-        expression = sympy.sympify(self._expression(value) if isinstance(value, torch.SymInt) else value)
+        expression = sympy.sympify(self.expression(value) if isinstance(value, torch.SymInt) else value)
         # A size that the program computes (from a tensor's content) is another number in the other program.
         own = {s: sympy.Symbol(f"{self._side}:{s}", positive=True) for s in expression.free_symbols - self._symbols}
         return normalize_size(expression.xreplace({**self._program.size_values, **own, **self._decided}))
@@ -77,23 +65,21 @@ class Sizes:
     def shape_of(self, node: torch.fx.Node) -> tuple[Size, ...] | None:
         """Local shape that torch recorded for a tensor-valued node."""
         value = node.meta.get("val")
-        return tuple(self.size(s) for s in value.shape) if isinstance(value, torch.Tensor) else None
+        return self.shape(value) if isinstance(value, torch.Tensor) else None
+
+    def shape(self, recorded: torch.Tensor) -> tuple[Size, ...]:
+        return tuple(map(self.size, recorded.shape))
 
     def number(self, value: Any) -> Any:
         """A number that torch recorded. Raises ``UnsupportedError`` for one that is read from a tensor."""
         if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             return value
-        expression = self._expression(value)
+        expression = self.expression(value)
         unknown = expression.free_symbols - self._symbols - set(self._program.coordinates) - self._decided.keys()
         if unknown and unknown - self.counts.views.keys():
             raise UnsupportedError(UNREPRESENTABLE, f"the number `{expression}` is read from a tensor")
         expression = expression.xreplace({**self._program.size_values, **self._decided})
         return int(expression) if getattr(expression, "is_Integer", False) else expression
-
-    def has_unknown_size(self, node: torch.fx.Node) -> bool:
-        """Whether a size of what a node gives is read from a tensor."""
-        sizes = [size for value in tensors_of(node.meta.get("val")) for size in value.shape]
-        return any(isinstance(s, torch.SymInt) and self.is_unknown(self._expression(s)) for s in sizes)
 
     def is_unknown(self, expression: sympy.Basic) -> bool:
         """Whether a number depends on what is read from a tensor."""
@@ -107,10 +93,11 @@ class Sizes:
                 self._decided[symbol] = known
 
     def note_count(self, number: torch.SymInt, value: Any) -> None:
-        """A number that the program reads from a tensor."""
+        """A number that the program reads from a tensor. Raises ``UnsupportedError`` where it is read as another."""
         symbol = number.node.expr
         if isinstance(symbol, sympy.Symbol) and symbol not in self._symbols and isinstance(value, View):
-            self.counts.views.setdefault(symbol, value)
+            if self.counts.views.setdefault(symbol, value) != value:
+                raise UnsupportedError(UNREPRESENTABLE, f"the number `{symbol}` is read from two tensors")
 
     def _lengths(self) -> set[sympy.Basic]:
         """Symbols that are sizes of tensors: torch raises an error where one is below zero."""

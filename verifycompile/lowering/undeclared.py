@@ -23,7 +23,6 @@ from verifycompile.lowering.unfolding import Unfolding
 from verifycompile.program import Program
 from verifycompile.rewrites.builder import Call
 from verifycompile.rewrites.operators.custom_operators import Recognised, recognise
-from verifycompile.rewrites.operators.layout import piece_of
 from verifycompile.rewrites.registry import UNDECLARED, UndefinedError, UnsupportedError, declaration_of
 from verifycompile.torch_interface.custom import is_custom
 from verifycompile.torch_interface.decompositions import has_decomposition
@@ -39,7 +38,7 @@ class UndeclaredCalls:
 
     def __init__(self, lowering: Lowering) -> None:
         self._lowering = lowering
-        self._unfolding = Unfolding(lowering.sizes)
+        self._unfolding = Unfolding(lowering.sizes, lowering.program.coordinates)
 
     def call(self, node: torch.fx.Node) -> Any:
         """The value of a call without a declaration. Raises ``UnsupportedError``."""
@@ -103,7 +102,7 @@ class UndeclaredCalls:
         elif node.op == "get_attr":
             value = self._lowering.constant(node, graph)
         elif node.target is python_operator.getitem:
-            value = piece_of(self._lowering.values[node.args[0]], node.args[1])  # pyright: ignore[reportArgumentType]  # an argument that torch's schema makes a node
+            value = self._lowering.element(node)
         else:
             value = self._lowering.call(node)
         self._raise_refusals([node])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from typing import Any
 
 import sympy
@@ -12,6 +12,7 @@ import torch.fx
 from torch.utils._pytree import tree_leaves
 
 from verifycompile.assumption import Assumption, AssumptionKind
+from verifycompile.ir.size import Size
 from verifycompile.lowering.recorded import reads_memory
 from verifycompile.lowering.sizes import Sizes
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
@@ -21,6 +22,7 @@ from verifycompile.torch_interface.decompositions import (
     Operand,
     decompose,
 )
+from verifycompile.torch_interface.derivation import is_derived_number
 
 DEEPEST = 12
 """Decompositions of operators in decompositions."""
@@ -31,8 +33,8 @@ UNFOLDED = "what torch decomposes it into: the two were not compared on numbers"
 class Unfolding:
     """The decompositions of one program's calls. Within one, no call of the same operator is unfolded again."""
 
-    def __init__(self, sizes: Sizes) -> None:
-        self._sizes = sizes
+    def __init__(self, sizes: Sizes, coordinates: Collection[sympy.Basic]) -> None:
+        self._sizes, self._coordinates = sizes, coordinates
         self._open: list[object] = []
 
     @contextlib.contextmanager
@@ -94,10 +96,22 @@ class Unfolding:
             if argument is None:
                 raise UnsupportedError(UNREPRESENTABLE, "an argument of which nothing is recorded")
         if isinstance(argument, torch.Tensor):
-            return Operand(tuple(self._sizes.known(size) for size in argument.shape), argument.dtype)
+            return Operand(tuple(self._known(size) for size in argument.shape), argument.dtype)
         if isinstance(argument, (list, tuple)):
             return [self._described(item) for item in argument]
-        return self._sizes.known(argument)
+        return self._known(argument)
+
+    def _known(self, value: Any) -> Size:
+        """A size or number that both programs have in common. Raises ``UnsupportedError`` for any other one."""
+        if not is_derived_number(value):
+            return value
+        expression = self._sizes.expression(value)
+        if self._sizes.is_unknown(expression) or not isinstance(value, torch.SymInt):
+            raise UnsupportedError(UNREPRESENTABLE, f"the number `{expression}` is read from a tensor")
+        found = self._sizes.size(value)
+        if isinstance(found, sympy.Basic) and not found.free_symbols.isdisjoint(self._coordinates):
+            raise UnsupportedError(UNREPRESENTABLE, f"the number `{found}` depends on the rank")
+        return found
 
     def _outline(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):

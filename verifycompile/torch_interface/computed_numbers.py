@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import sympy
 import torch
 from torch.fx.experimental.sym_node import _NO_HINT, SymNode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._pytree import tree_map
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from verifycompile.torch_interface.derivation import is_derived_number
@@ -21,12 +21,16 @@ class _NothingKnown(ShapeEnv):
         return ValueRanges.unknown()
 
 
-def computed(target: Any, numbers: Sequence[Any], expressions: Sequence[Any]) -> Any:
-    """What a function of ``numbers``, as they are recorded, gives where they are ``expressions``."""
+def computed(target: Any, args: Any, kwargs: Any) -> Any:
+    """What a function of numbers gives, of which some are expressions."""
     nothing = _NothingKnown()
-    given = [
-        type(n)(SymNode(e, nothing, _TYPES[type(n)], _NO_HINT)) if isinstance(e, sympy.Basic) else e
-        for n, e in zip(numbers, expressions, strict=True)
-    ]
-    found = target(*given)
+
+    def number(value: Any) -> Any:
+        if not isinstance(value, sympy.Basic):
+            return value
+        kind: Any = torch.SymInt if value.is_integer else torch.SymBool if value.is_Boolean else torch.SymFloat
+        return kind(SymNode(value, nothing, _TYPES[kind], _NO_HINT))
+
+    args, kwargs = tree_map(number, (args, kwargs))
+    found = target(*args, **kwargs)
     return found.node.expr if is_derived_number(found) else found
