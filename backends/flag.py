@@ -11,7 +11,13 @@ from typing import Any
 
 import torch.fx
 
-from verifycompile.backends.autoload import FLAG_VARIABLE, NUMBERS_VARIABLE, OVERRIDE, OVERRIDE_VARIABLE
+from verifycompile.backends.autoload import (
+    FLAG_VARIABLE,
+    NUMBERS_VARIABLE,
+    OVERRIDE,
+    OVERRIDE_VARIABLE,
+    WAIVERS_VARIABLE,
+)
 from verifycompile.backends.frames import FRAMES, failure_of, name_of, outcome_of, unchecked
 from verifycompile.backends.progress import progress_of
 from verifycompile.backends.refusal import refusal
@@ -19,6 +25,7 @@ from verifycompile.backends.reports import warn_with_error, warn_with_report
 from verifycompile.backends.unverified import refuse_unverified_runs
 from verifycompile.backends.verify import CHECK, CheckedGraph, check_graph, verify
 from verifycompile.backends.waivers import waivers_of_job
+from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.errors import UsageError
@@ -97,11 +104,15 @@ def _options_of_job(**options: Any) -> Options:
 
 
 def _with_variable(report: Report) -> Report:
-    """A report whose question about numbers says how a job under the flag answers it."""
-    findings = tuple(
-        finding.noted(_NUMBERS_NOTE) if finding.code == "VC209" else finding for finding in report.findings
-    )
-    return dataclasses.replace(report, findings=findings)
+    """A report in which what speaks of an option says how a job under the flag gives it."""
+    return dataclasses.replace(report, findings=tuple(map(_noted, report.findings)))
+
+
+def _noted(finding: Finding) -> Finding:
+    if finding.code == "VC209":
+        return finding.noted(_NUMBERS_NOTE)
+    named = [variable for option, variable in _VARIABLES.items() if f"the option `{option}` is" in finding.message]
+    return finding.noted(_SAME_NOTE.format(named[0])) if named else finding
 
 
 def _checked_for_job(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options) -> CheckedGraph:
@@ -117,6 +128,8 @@ def _checked_for_job(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], op
     return dataclasses.replace(checked, report=_with_variable(checked.report))
 
 
+_VARIABLES = {"on_unproved": FLAG_VARIABLE, "per_rank_numbers": NUMBERS_VARIABLE, "waivers": WAIVERS_VARIABLE}
+_SAME_NOTE = "in a job under the flag, this is said by the variable {}: set it to the same on all ranks"
 _SPEC_NOTE = (
     'In a job under the flag, compile the model with it: `torch.compile(model, backend="verify", '
     'options={"spec": Model(config)})`.'

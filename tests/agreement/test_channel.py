@@ -131,10 +131,12 @@ def test_what_some_ranks_have_alike(tokens: str) -> None:
 
     answers, _ = in_threads(4, run)
     assert {answer is not None and answer.agrees for answer in answers.values()} == {tokens == "of its row"}
-    messages = _differing_on_some({rank: {"held on some": held} for rank, (held, _) in said.items()}, {"input"})
+    messages = _differing_on_some(
+        {rank: {"held on some": held} for rank, (held, _) in said.items()}, {"input": "give all ranks the same."}
+    )
     told = (
-        "`input` is taken to be the same tensor on these ranks, and ranks 0 and 1 hold other numbers in it; say how it is "
-        "laid out with `in_placements`, or give all ranks the same."
+        "`input` is taken to be the same tensor on these ranks, and ranks 0 and 1 hold other numbers in it; give "
+        "all ranks the same."
     )
     assert messages == ([] if tokens == "of its row" else [told])
 

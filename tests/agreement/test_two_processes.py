@@ -89,21 +89,24 @@ def test_without_a_spec_the_ranks_recover_other_specs(answers: dict[str, list[An
     assert found["findings"][0]["line"] == line
 
 
+SENT = (
+    "its DTensor says so. Make it with `distribute_tensor`, which sends one rank's numbers to all, or of the same numbers "
+    "on all ranks."
+)
 OTHER_NUMBERS = {
-    "buffer": ("scale", "param_placements"),
-    "replicas of a DTensor": ("down.bias", "param_placements"),
-    "a DTensor of tokens of each rank": ("input", "in_placements"),
+    "buffer": ("scale", "say how it is laid out with `param_placements`, or give all ranks the same."),
+    "replicas of a DTensor": ("down.bias", SENT),
+    "a DTensor of tokens of each rank": ("input", SENT),
 }
 
 
 @pytest.mark.parametrize("name", OTHER_NUMBERS)
 def test_a_tensor_that_differs_by_rank_is_found(answers: dict[str, list[Any]], name: str) -> None:
-    tensor, option = OTHER_NUMBERS[name]
+    tensor, advice = OTHER_NUMBERS[name]
     found = same_on_both(answers[name])
     assert found["verdict"] == "unproved"
     assert found["findings"][0]["message"] == (
-        f"`{tensor}` is taken to be the same tensor on every rank, and ranks 0 and 1 hold other numbers in it; say how it is "
-        f"laid out with `{option}`, or give all ranks the same."
+        f"`{tensor}` is taken to be the same tensor on every rank, and ranks 0 and 1 hold other numbers in it; {advice}"
     )
 
 
@@ -136,5 +139,5 @@ def test_when_one_rank_compiles_another_program_both_stop_with_the_same_report(a
 def test_a_rank_goes_on_with_what_is_unproved_only_where_all_do(answers: dict[str, list[Any]]) -> None:
     found = same_on_both(answers["warned on one rank"])
     assert found["verdict"] == "unproved"
-    assert "the option `on_unproved` is not the same on ranks 0 and 1." in found["text"]
+    assert "the option `on_unproved` is not the same on ranks 0 and 1: give all ranks the same." in found["text"]
     assert same_on_both(answers["warned on all ranks"])["verdict"] == "ran"

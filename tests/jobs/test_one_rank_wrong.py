@@ -21,3 +21,11 @@ def test_under_a_launcher_one_rank_prints_the_report_and_the_other_a_line(rank: 
     for line in told(done):
         assert re.search(rf"error\[VC103\]: .* \(rank {other}; rank {reports[0]} prints the report\)$", line)
     assert done.stderr.count("Traceback (most recent call last)") == 2  # that of the rank, and the launcher's own
+
+
+def test_where_one_rank_has_another_flag_the_variable_is_named() -> None:
+    done = launched("one_rank_wrong.py", "1", "warn")
+    assert done.returncode == 1
+    assert "the option `on_unproved` is not the same on ranks 0 and 1: give all ranks the same." in done.stderr
+    note = "in a job under the flag, this is said by the variable VERIFYCOMPILE: set it to the same on all ranks"
+    assert f"= note: {note}" in done.stderr

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch.fx
@@ -24,7 +24,7 @@ from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.options import Options
 from verifycompile.pipeline import verify_captured
-from verifycompile.program import Blocker, OutputKind, Program, Role
+from verifycompile.program import Blocker, OutputKind, Program, ProgramInput, Role
 from verifycompile.question import Provenance, Question
 from verifycompile.two_programs import verify_programs
 
@@ -226,33 +226,45 @@ def _assumptions(said: Mapping[int, Parts], what: str) -> tuple[str, ...]:
 
 
 def _held_messages(said: Mapping[int, Parts], implementation: Program) -> list[str]:
-    passed = {item.name for item in implementation.inputs if item.role is Role.INPUT}
+    advice = {item.name: _advice(item) for item in implementation.inputs}
+    if implementation.own is not None:
+        advice.update(dict.fromkeys(implementation.own.dtensors, _SENT))
     messages: list[str] = []
     first, *others = sorted(said)
     for name, digest in said[first]["held"].items():
         rank = next((rank for rank in others if said[rank]["held"].get(name, digest) != digest), None)
         if rank is not None:
-            messages.append(_held_otherwise(name, "every rank", (first, rank), passed))
-    return [*messages, *_differing_on_some(said, passed)]
+            messages.append(_held_otherwise(name, "every rank", (first, rank), advice))
+    return [*messages, *_differing_on_some(said, advice)]
 
 
-def _differing_on_some(said: Mapping[int, Parts], passed: Collection[str]) -> list[str]:
+def _advice(item: ProgramInput) -> str:
+    option = "in_placements" if item.role is Role.INPUT else "param_placements"
+    return f"say how it is laid out with `{option}`, or give all ranks the same."
+
+
+_SENT = (
+    "its DTensor says so. Make it with `distribute_tensor`, which sends one rank's numbers to all, or of the same "
+    "numbers on all ranks."
+)
+
+
+def _differing_on_some(said: Mapping[int, Parts], advice: Mapping[str, str]) -> list[str]:
     first: dict[tuple[str, str], int] = {}
     messages: dict[str, str] = {}
     for rank in sorted(said):
         for name, (place, digest) in said[rank]["held on some"].items():
             other = first.setdefault((name, repr(place)), rank)
             if said[other]["held on some"][name][1] != digest:
-                messages.setdefault(name, _held_otherwise(name, "these ranks", (other, rank), passed))
+                messages.setdefault(name, _held_otherwise(name, "these ranks", (other, rank), advice))
     return list(messages.values())
 
 
-def _held_otherwise(name: str, where: str, ranks: tuple[int, int], passed: Collection[str]) -> str:
+def _held_otherwise(name: str, where: str, ranks: tuple[int, int], advice: Mapping[str, str]) -> str:
     first, second = ranks
-    option = "in_placements" if name in passed else "param_placements"
     return (
         f"`{name}` is taken to be the same tensor on {where}, and ranks {first} and {second} hold other numbers in it; "
-        f"say how it is laid out with `{option}`, or give all ranks the same."
+        f"{advice[name]}"
     )
 
 
@@ -317,7 +329,7 @@ def _option_messages(said: Mapping[int, Parts]) -> list[str]:
         ours, theirs = said[first]["options"], said[rank]["options"]
         for name in sorted({*ours, *theirs}):
             if ours.get(name) != theirs.get(name):
-                return [f"the option `{name}` is not the same on ranks {first} and {rank}."]
+                return [f"the option `{name}` is not the same on ranks {first} and {rank}: give all ranks the same."]
     return []
 
 

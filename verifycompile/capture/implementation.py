@@ -23,7 +23,14 @@ from verifycompile.capture.gradient_hooks import Hooked, Outside, apply_hooks, h
 from verifycompile.capture.held_numbers import assumption, held_numbers, write_numbers_out
 from verifycompile.capture.held_tensors import Contents, contents_of, differing_contents
 from verifycompile.capture.meshes import Root, check_named_mesh, resolve_coordinates, resolve_groups, root_mesh
-from verifycompile.capture.one_rank import axes_spoken_of, held_tensors, identity_of, passed_numbers, returned_at
+from verifycompile.capture.one_rank import (
+    axes_spoken_of,
+    held_tensors,
+    identity_of,
+    names_of_dtensors,
+    passed_numbers,
+    returned_at,
+)
 from verifycompile.capture.outer import (
     cast_assumptions,
     mean_axes,
@@ -165,9 +172,7 @@ def capture_traced(
 
     def passed(stop: Stop) -> Program:
         with layouts_forgotten(), gradients_pass(stop):
-            return trace_frame(
-                traced.frame, lambda other: capture_traced(other, options, whole, remake=remake)
-            )
+            return trace_frame(traced.frame, lambda other: capture_traced(other, options, whole, remake=remake))
 
     if stops := stops_of(traced.graph.graph):
         graph.meta[STOPS] = {stop: functools.partial(passed, stop) for stop in stops}
@@ -188,6 +193,7 @@ def capture_traced(
             axes=axes_spoken_of(traced, program, found, options, around),
             held=held_tensors(traced, hooked.exported.names, outer),
             passed=passed_numbers(traced, hooked.exported.names),
+            dtensors=names_of_dtensors(traced, hooked.exported.names),
             unless_compared=(*general, *everywhere.assumptions, *resolve_groups(graph, found.mesh).assumptions),
             returned=returned_at(hooked.exported),
             wrappers=sent_by(hooked.exported, found.mesh, outer),

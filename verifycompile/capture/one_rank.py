@@ -8,6 +8,7 @@ from pathlib import PurePath
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Replicate
 
 from verifycompile.capture.boundary import Export
@@ -78,6 +79,12 @@ def held_tensors(traced: TracedFrame, names: Sequence[InputName], outer: Outer) 
         if name.role in (Role.PARAMETER, Role.BUFFER) or outside:
             held[name.name] = own_part(value)
     return held
+
+
+def names_of_dtensors(traced: TracedFrame, names: Sequence[InputName]) -> frozenset[str]:
+    """Inputs that say themselves how they are laid out."""
+    values = zip(names, traced.example_inputs, strict=True)
+    return frozenset(name.name for name, value in values if isinstance(value, DTensor))
 
 
 def passed_numbers(traced: TracedFrame, names: Sequence[InputName]) -> dict[str, torch.Tensor]:

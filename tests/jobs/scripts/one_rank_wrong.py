@@ -1,5 +1,6 @@
-"""A job for a launcher, in which one rank has another number: `one_rank_wrong.py RANK`."""
+"""A job for a launcher, in which one rank has another number, or another flag: `one_rank_wrong.py RANK [FLAG]`."""
 
+import os
 import sys
 
 import torch
@@ -23,6 +24,9 @@ dist.init_process_group("gloo")
 mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
 model = parallelize_module(Block(), mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
 if dist.get_rank() == int(sys.argv[1]):
-    model.scale = 2.0
+    if len(sys.argv) > 2:
+        os.environ["VERIFYCOMPILE"] = sys.argv[2]
+    else:
+        model.scale = 2.0
 torch.compile(model, backend="aot_eager")(torch.ones(4, 8))
 dist.destroy_process_group()
