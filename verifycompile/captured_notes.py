@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import types
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import torch
 from torch.distributed.tensor.placement_types import Placement
@@ -45,6 +47,20 @@ class ModuleStyle:
     layouts: tuple[Placement, ...]
     inputs: tuple[Placement, ...] = ()
     line: SourceLocation | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class RanBeside:
+    """What ran beside the calls of a graph. ``functions``: those that were traced. ``numbers``: module -> attribute
+    that holds a number -> the functions and lines that ran when it was assigned, the innermost first. ``styles``: the
+    modules of a model to which ``parallelize_module`` was applied.
+    """
+
+    functions: Collection[types.CodeType] = ()
+    numbers: Mapping[str, Mapping[str, tuple[tuple[types.CodeType, int], ...]]] = dataclasses.field(
+        default_factory=dict[str, Any]
+    )
+    styles: Mapping[str, ModuleStyle] = dataclasses.field(default_factory=dict[str, ModuleStyle])
 
 
 class BareDoubt(Blocker):

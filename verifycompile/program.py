@@ -19,7 +19,7 @@ from torch.distributed.tensor.placement_types import Partial, Placement, Replica
 from verifycompile.question import Provenance
 
 if TYPE_CHECKING:
-    from verifycompile.captured_notes import ModuleStyle, OwnCapture
+    from verifycompile.captured_notes import OwnCapture, RanBeside
     from verifycompile.torch_interface.observation import Read
 
 Size = int | sympy.Expr
@@ -179,7 +179,7 @@ class Program:
     the programs are not proved equal.
     ``piecewise``: values are assembled from parts that end within shards, see ``rewrites/parts/piecewise.py``.
     ``by_definition``: functions are written by exponentials and logarithms, as laws of the table define them.
-    ``styles``: the modules of a model to which ``parallelize_module`` was applied, by path.
+    ``beside``: what ran that the graph does not show, and the plan of its model, for lines in reports.
     ``captured_elsewhere``: a rank has no other objects than its graph uses, and waits for no message that is not used.
     """
 
@@ -199,7 +199,7 @@ class Program:
     piecewise: bool = False
     by_definition: bool = False
     captured_elsewhere: bool = False
-    styles: Mapping[str, ModuleStyle] = dataclasses.field(default_factory=dict, compare=False)
+    beside: RanBeside | None = dataclasses.field(default=None, compare=False)
     doubt: Callable[[], Blocker | None] | None = dataclasses.field(default=None, compare=False)
     provenance: Provenance = Provenance.ASSUMED
     each_rank: Callable[[], tuple[Program, ...]] | None = dataclasses.field(default=None, compare=False)

@@ -21,6 +21,7 @@ from verifycompile.cause import (
     OneGraph,
     Subject,
     find_causes,
+    line_of_own,
     right_record,
     with_causes,
     with_gradients_passed,
@@ -358,10 +359,14 @@ def finding_of_mismatch(mismatch: Mismatch, spec: Program) -> Finding:
     labels: tuple[Label, ...] = ()
     place = place_of(mismatch.impl_node)
     origin = None if mismatch.origin_node is None else model_location_of(mismatch.origin_node)
-    shared = set() if origin is None or place is None else lines_of(spec.graph.graph)
-    if origin is not None and place is not None and at_line(place) in shared and at_line(origin) not in shared:
-        place, labels = origin, (Label(place, "it is needed here"),)
-    elif origin is not None:
+    if origin is not None and place is not None and at_line(place) in lines_of(spec.graph.graph):
+        assert mismatch.origin_node is not None
+        assert mismatch.impl_node is not None
+        own = line_of_own(mismatch.origin_node, mismatch.impl_node, spec)
+        if own is not None:
+            place, labels = own, (Label(place, "it is needed here"),)
+            labels += (Label(origin, mismatch.origin_label),) if at_line(own) != at_line(origin) else ()
+    if origin is not None and not labels:
         labels = (Label(origin, mismatch.origin_label),)
     labels = (*labels, *helper_labels(mismatch.impl_node))
     return Finding(

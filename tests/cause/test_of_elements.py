@@ -566,7 +566,7 @@ MISTAKES = {
     ),
     "memory that is written again": Mistake(
         correlated, gathered_into_one_buffer, numbers([4, 4], [4, 4]), "VC108",
-        "return before.t() @ slope", "copy `before` before line ", {"x": ROWS},
+        "after = buffer.copy_(funcol.all_gather_tensor(rows, 0, mesh))", "copy `before` before line ", {"x": ROWS},
     ),
     "labels of the part": Mistake(
         loss_of_the_second_next, loss_of_the_second_next_of_part,

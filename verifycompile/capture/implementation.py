@@ -57,6 +57,7 @@ from verifycompile.torch_interface.mesh import (
     own_rank,
     root_of,
 )
+from verifycompile.torch_interface.number_lines import ran_beside
 from verifycompile.torch_interface.observation import (
     Read,
     ReadKind,
@@ -67,7 +68,6 @@ from verifycompile.torch_interface.observation import (
     reads_of_trace,
 )
 from verifycompile.torch_interface.outer import Outer, outer_of
-from verifycompile.torch_interface.parallel_styles import styles_of
 from verifycompile.torch_interface.shapes import trace_guards
 from verifycompile.torch_interface.tensors import layouts_forgotten
 
@@ -305,7 +305,7 @@ def _program(
         groups=groups.axes,
         size_values={**size_values, **coordinates.size_values},
         guards=remaining_guards(guards, size_values),
-        styles=styles_of(traced.frame.locals.get("self")),
+        beside=ran_beside(traced.frame.locals.get("self"), traced.context),
         blockers=tuple(blockers),
         assumptions=(
             *root.assumptions,

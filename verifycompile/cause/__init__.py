@@ -1,6 +1,7 @@
 """Why a program was refused, and how to mend it: changes of the program after which it is proved."""
 
 from verifycompile.cause.findings import with_causes
+from verifycompile.cause.origins import line_of_own
 from verifycompile.cause.plans import with_styles
 from verifycompile.cause.records import right_record
 from verifycompile.cause.search import Cause, find_causes
@@ -13,6 +14,7 @@ __all__ = [
     "OneGraph",
     "Subject",
     "find_causes",
+    "line_of_own",
     "right_record",
     "with_causes",
     "with_gradients_passed",

@@ -12,7 +12,7 @@ from verifycompile.diagnostics.locate import helper_labels, modules_before, plac
 from verifycompile.program import SourceLocation
 from verifycompile.refinement.classify import ARRANGED
 from verifycompile.refinement.own_part import PIECES
-from verifycompile.torch_interface.model_lines import helper_location_of, written_backward_of
+from verifycompile.torch_interface.model_lines import innermost_in_file, written_backward_of
 from verifycompile.torch_interface.value_names import is_backward
 
 CHECKED = "(checked)"
@@ -64,6 +64,10 @@ def with_causes(finding: Finding, causes: Sequence[Cause], told_of: str = "") ->
 def _at_place(finding: Finding, cause: Cause) -> Finding:
     """The finding where the cause points to: the line that calls a function wrongly, or one within a helper."""
     place, other = finding.impl_location, cause.place
+    if place is not None and cause.made is not None and _same_line(place, place_of(cause.node)):
+        used = Label(place, finding.label or finding.message)
+        made = cause.made.location
+        return dataclasses.replace(finding, impl_location=made, label=cause.made.text, labels=(used, *finding.labels))
     if place is not None and cause.began is not None:
         used = Label(place, "the gradient that comes back to this line is each rank's own summand")
         labels = [label for label in finding.labels if not _same_line(label.location, place)]
@@ -71,7 +75,7 @@ def _at_place(finding: Finding, cause: Cause) -> Finding:
     if other is None or place is None or _same_line(place, other) or not _same_line(place, place_of(cause.node)):
         return finding
     labels = [label for label in finding.labels if not _same_line(label.location, other)]
-    is_within = any(_same_line(other, own(cause.node)) for own in (helper_location_of, written_backward_of))
+    is_within = any(_same_line(other, own(cause.node)) for own in (innermost_in_file, written_backward_of))
     text = "called here" if is_within else f"`{place.function}`, called there, computes it here"
     return dataclasses.replace(finding, impl_location=other, labels=(Label(place, text), *labels))
 

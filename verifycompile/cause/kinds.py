@@ -51,7 +51,7 @@ from verifycompile.cause.scales import (
 )
 from verifycompile.cause.steps import other_steps
 from verifycompile.cause.unused import unused_summands
-from verifycompile.cause.versions import other_versions
+from verifycompile.cause.versions import other_versions, overwritten
 from verifycompile.cause.whole_dimensions import (
     gathered_along_others,
     gathered_operands,
@@ -156,6 +156,7 @@ def unlikely(scene: Scene) -> tuple[Iterator[Move], ...]:
         missing_exchanges(scene),
         unused_summands(scene),
         other_versions(scene),
+        overwritten(scene),
         arguments_of_spec(scene),
         missing_summands(scene),
         missing_factors(scene),

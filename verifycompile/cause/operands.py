@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import itertools
 import operator
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -26,7 +25,6 @@ from verifycompile.torch_interface.value_names import call_name, is_backward
 
 aten = torch.ops.aten
 
-_WORDS = re.compile(r"\w+")
 _PIECES = (operator.getitem, aten.select.int, aten.slice.Tensor)
 MAX_PIECES = 8
 """A tensor of more pieces is a batch, no set of components."""
@@ -144,6 +142,7 @@ def exchanged_inputs(scene: Scene) -> Iterator[Move]:
         item
         for item in scene.draft.program.inputs
         if item.role in (Role.INPUT, Role.PARAMETER) and item.node in scene.needed and is_tensor(item.node)
+        if item.node.users  # a rank's graph may have inputs that it does not read
     ]
     for first, second in itertools.islice(_near_pairs(items), _MOST_PAIRS):
         if _alike(first.node, second.node) and first.placements == second.placements:
@@ -305,20 +304,10 @@ def exchanged_texts(scene: Scene, node: torch.fx.Node, operand: torch.fx.Node, o
     if found == wanted:  # the same line made both
         places = _Places(scene.draft.program.graph.graph.nodes)
         found, wanted = (f"{found} of turn {places.turn(value) + 1}" for value in (operand, other))
-    if _is_overwritten(scene, node, operand, other):
-        message = f"{found} lies where {wanted} lay, which {scene.line(node)} still reads"
-        return message, f"copy {wanted} before {scene.line(operand)} writes {found} to its memory"
     own = scene.value(node)
     taker = scene.line(node) if own in (found, wanted) else own  # a view has the name of what it looks at
     message = f"{taker} takes {found}, where {wanted} is expected"
     return message, f"use {wanted} in the place of {found} at {scene.line(node)}"
-
-
-def _is_overwritten(scene: Scene, node: torch.fx.Node, operand: torch.fx.Node, other: torch.fx.Node) -> bool:
-    """Whether the call reads by name the value that is expected, and gets a later one: they lie in one memory."""
-    called = set(_WORDS.findall(call_name(node)))
-    found, wanted = (scene.value(value).strip("`") for value in (operand, other))
-    return wanted.isidentifier() and found.isidentifier() and wanted in called and found not in called
 
 
 def arguments_of_spec(scene: Scene) -> Iterator[Move]:

@@ -10,8 +10,11 @@ from collections.abc import Callable
 
 import torch.fx
 
+from verifycompile.cause.move import views
+from verifycompile.diagnostics.finding import Label
 from verifycompile.program import Program, SourceLocation
-from verifycompile.torch_interface.model_lines import model_frame, model_location_of
+from verifycompile.torch_interface.gradient_marks import noted_owner
+from verifycompile.torch_interface.model_lines import innermost_in_file, is_collective, model_frame
 from verifycompile.torch_interface.source import at_line, frames_of, lines_of, located
 from verifycompile.torch_interface.value_names import is_backward
 
@@ -31,14 +34,32 @@ def first_summand(gradient: torch.fx.Node, mends: Callable[[torch.fx.Node], bool
     return found
 
 
-def line_of_own(node: torch.fx.Node, gradient: torch.fx.Node, spec: Program) -> SourceLocation | None:
-    """The line whose derivative ``node`` is, or that calls it where the spec runs it as well: what is wrong is how it
-    is called. None where that is the line of ``gradient`` too, or all is as in the spec.
+def line_of_own(node: torch.fx.Node, user: torch.fx.Node, spec: Program) -> SourceLocation | None:
+    """The line that made ``node``, or that calls it where the spec runs it as well: what is wrong is how it is called.
+    None where that line was running for ``user`` too, or all is as in the spec.
     """
-    shared, frames, used = lines_of(spec.graph.graph), frames_of(node), model_location_of(gradient)
+    shared, frames = lines_of(spec.graph.graph), frames_of(node)
+    running = {at_line(frame) for frame in frames_of(user)}
     for position in range(model_frame(node, frames), -1, -1) if frames else ():
-        if used is not None and at_line(frames[position]) == at_line(used):
+        if at_line(frames[position]) in running:
             return None
         if at_line(frames[position]) not in shared:
             return located(node, frames, position)
     return None
+
+
+def beside_others(gradient: torch.fx.Node) -> Label | None:
+    """The one line behind the backward pass that communicates the gradients of other parameters, and not this one."""
+    owner, lines, others = noted_owner(gradient), dict[tuple[str, int], SourceLocation](), dict[str, None]()
+    for node in gradient.graph.nodes if owner else ():
+        place = innermost_in_file(node) if is_collective(node) and not node.meta.get("autograd_backward") else None
+        sent = views(node.all_input_nodes[0]) if place is not None else ()
+        other = next(filter(None, map(noted_owner, sent)), "")
+        if place is not None and other:
+            lines[at_line(place)] = place
+            others[other] = None
+    if len(lines) != 1 or owner in others:
+        return None
+    more = f" and of {len(others) - 1} more" if len(others) > 1 else ""
+    text = f"the gradient of `{next(iter(others))}`{more} is communicated here, that of `{owner}` is not"
+    return Label(next(iter(lines.values())), text)

@@ -29,7 +29,8 @@ def with_styles(finding: Finding, spec: Program, implementation: Program) -> Fin
     A result that the plan leaves a partial sum, or leaves in parts; a layout that an input does not have; a parameter
     of a module without a style, though another module of its class has one.
     """
-    told = next(_told(finding, implementation.styles), None)
+    beside = implementation.beside
+    told = None if beside is None else next(_told(finding, beside.styles), None)
     if told is None:
         return finding
     style, text = told

@@ -25,10 +25,11 @@ from verifycompile.cause.draft import Draft
 from verifycompile.cause.failures import UNFIT, UNKNOWN
 from verifycompile.cause.frontier import Frontier, first_lost, frontier, held_with, reaches
 from verifycompile.cause.kinds import AT_FIRST, Kinds, Stage, arranged, as_spec, likely, missing, of_places
-from verifycompile.cause.move import Move, Scene, is_derivative, is_floating
-from verifycompile.cause.origins import first_summand, line_of_own
+from verifycompile.cause.move import Move, Scene, is_derivative, is_floating, is_tensor
+from verifycompile.cause.origins import beside_others, first_summand, line_of_own
 from verifycompile.cause.subject import OneGraph, Subject
 from verifycompile.cause.trial import Outcome, Trial
+from verifycompile.diagnostics.finding import Label
 from verifycompile.program import Program, SourceLocation
 from verifycompile.reduction.search import evaluable
 from verifycompile.torch_interface.elements import real_tensors
@@ -36,12 +37,15 @@ from verifycompile.torch_interface.gradient_marks import noted_owner
 from verifycompile.torch_interface.logs import without_logged_failures
 from verifycompile.torch_interface.model_lines import (
     caller_of,
+    innermost_in_file,
     line_beside,
     model_location_of,
     only_caller_of,
     within_helper,
     written_backward_of,
 )
+from verifycompile.torch_interface.number_lines import line_of_number
+from verifycompile.torch_interface.source import at_line, lines_of
 from verifycompile.torch_interface.threads import one_thread
 from verifycompile.torch_interface.value_names import is_backward
 from verifycompile.witness.comparison import Agreement
@@ -73,6 +77,13 @@ _SHARE_OF_FEW = 4
 
 _OF_CALLERS = frozenset({"drop", "leave out"})
 """Kinds of changes of what a function does for one caller, and not for others."""
+_OF_WRITES = frozenset({"overwritten"})
+"""Kinds of changes of what a write does to memory, at the line that writes."""
+_OF_NUMBERS = frozenset({
+    "argument", "bound", "coordinate", "counted from part", "divided by all", "no factor", "number", "own entry",
+    "own number", "own piece", "own positions", "own slice", "scale", "step",
+})  # fmt: skip
+"""Kinds of changes of a number that a line computes with, which another line may have made."""
 _OF_BODIES = frozenset({"reduction", "scattered along"})
 """Kinds of changes of what the body of a function says, not the line that calls it."""
 
@@ -94,6 +105,7 @@ class Cause:
     ``unmended``: those that differ then. ``draft``: which of the subject's drafts is changed. ``place``: the line to
     point at where it is another one: of a call of what is right for other callers, or within a helper. ``began``: the
     line behind which a gradient that is summed where it leaves became a partial sum, where that is another line.
+    ``made``: where the node's line, which the spec runs too, gets what is wrong: a number, or a gradient's reduction.
     """
 
     node: torch.fx.Node
@@ -105,6 +117,7 @@ class Cause:
     draft: int = 0
     place: SourceLocation | None = None
     began: SourceLocation | None = None
+    made: Label | None = None
 
     @property
     def move(self) -> Move:
@@ -559,9 +572,25 @@ class _Search:
             hint = hint if place is None else f"{hint}, for the call at line {place.line} alone"
         if place is None and (first.pointed is not None or first.kind[0] in _OF_BODIES):
             place = written_backward_of(node)
+        if first.kind[0] in _OF_WRITES:
+            place = innermost_in_file(node)
         if first.runs_beside:
             place = line_beside(node, draft.node(first.runs_beside))
-        return Cause(node, step.moves, mended, (message, hint), draft=index, place=place)
+        made = self._made(node, draft, first) if place is None else None
+        return Cause(node, step.moves, mended, (message, hint), draft=index, place=place, made=made)
+
+    def _made(self, node: torch.fx.Node, draft: Draft, move: Move) -> Label | None:
+        if not is_tensor(node):  # a number that the graph computes has the line of what takes it
+            later = descendants([node])
+            node = next((user for user in node.graph.nodes if user in later and is_tensor(user)), node)
+        programs, place = self.subject.programs(), model_location_of(node)
+        if programs is None or place is None or at_line(place) not in lines_of(programs[0].graph.graph):
+            return None
+        if move.kind[0] == "reduce":
+            return beside_others(node)
+        line = line_of_number(node, draft.program.beside) if move.kind[0] in _OF_NUMBERS else None
+        text = f"the number that line {place.line} computes with is made here"
+        return None if line is None else Label(line, text)
 
     def _steps(
         self, trial: Trial, outcome: Outcome, wanted: frozenset[str], changes: Iterable[Change]

@@ -64,10 +64,8 @@ def render_finding(finding: Finding) -> str:
 
 
 def _message_is_shown(finding: Finding, labels: tuple[Label, ...]) -> bool:
-    """Whether the heading or the label of the primary place says what the message says."""
-    if finding.message == title_of(finding):
-        return True
-    return bool(labels) and finding.label in {"", finding.message}
+    """Whether the heading or a label says what the message says."""
+    return finding.message in (title_of(finding), *(label.text for label in labels))
 
 
 def _heading(finding: Finding) -> str:

@@ -261,7 +261,7 @@ class _Cause:
         axes = self._axes(found.axes)
         site = dataclasses.replace(
             site,
-            origin=self.relations.first_holder(impl_operand),
+            origin=self.relations.first_partial(impl_operand, found.axes),
             origin_label=f"the value became partial over {axes} here",
         )
         if found.factor != 1 and self._is_other_axis(found):

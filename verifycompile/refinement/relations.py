@@ -198,6 +198,21 @@ class NodeRelations:
         holders = [] if view is None else self.impl_by_term.get(view.term, [])
         return holders[0] if holders else None
 
+    def first_partial(self, node: torch.fx.Node, axes: tuple[int, ...]) -> torch.fx.Node | None:
+        """The earliest implementation node from which on the value of ``node`` is a partial sum over ``axes``."""
+        found = self.first_holder(node)
+        pending = [] if found is None else self._computed_of(found)
+        while pending:
+            view = self.implementation.view(operand := pending.pop())
+            related = None if view is None else self.of_implementation(view)
+            if related is not None and related[1].kind is Kind.PARTIAL and related[1].axes == axes:
+                found = self.first_holder(operand)
+                pending = [] if found is None else self._computed_of(found)
+        return found
+
+    def _computed_of(self, node: torch.fx.Node) -> list[torch.fx.Node]:
+        return [operand for operand in producer(node).all_input_nodes if operand.op == "call_function"]
+
     def first_scaled(self, node: torch.fx.Node) -> torch.fx.Node | None:
         """The first implementation node that holds the value of ``node`` with its coefficient."""
         view = self.implementation.view(node)

@@ -29,6 +29,8 @@ Step = tuple[str, Hashable]
 Attribute = tuple[nn.Module, str]
 Size = int | tuple[int, ...]
 """Of how many modules, or of which shape."""
+Lines = tuple[tuple[types.CodeType, int], ...]
+"""The lines that ran, by function, the innermost first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +89,7 @@ COUNTED = (list, tuple, dict, set, frozenset)
 """What the length of is a number of the model."""
 _LONG = 256
 _DEEP = 3
+_HANDED_ON = 6
 
 
 class _Record:
@@ -96,12 +99,14 @@ class _Record:
     ``last``: of the last assignment, whatever it was. ``origin``: what called the constructor, once needed.
     ``parameters``: equal for attributes that held one parameter.
     ``distributed``: when a parameter of another type than torch's own was first registered, such as a DTensor.
+    ``lines``: of each number, what assigned it last, whenever that was.
     """
 
-    __slots__ = ("distributed", "is_closed", "last", "origin", "parameters", "sizes", "values", "was_seen")
+    __slots__ = ("distributed", "is_closed", "last", "lines", "origin", "parameters", "sizes", "values", "was_seen")
 
     def __init__(self) -> None:
         self.values: dict[str, Recorded] = {}
+        self.lines: dict[str, Lines] = {}
         self.sizes: dict[str, Size] = {}
         self.last: Recorded | None = None
         self.parameters: dict[str, _Identity] = {}
@@ -166,6 +171,12 @@ def recorded(module: nn.Module) -> Mapping[str, Recorded]:
     kinds = reversed(type(module).__mro__) if record.was_seen else ()
     of_classes = [_CLASSES.get(kind) or {} for kind in kinds]
     return {name: value for values in (*of_classes, record.values) for name, value in values.items()}
+
+
+def lines_of_numbers(module: nn.Module) -> Mapping[str, Lines]:
+    """By attribute that holds a number, the lines that ran when it was assigned last."""
+    record: _Record | None = _RECORDS.get(module)
+    return {} if record is None else record.lines
 
 
 def resized(module: nn.Module) -> Iterator[tuple[str, Size, Size]]:
@@ -275,6 +286,8 @@ def _record(module: nn.Module, name: str, value: object, caller: types.FrameType
     # Whether a model is in training is no number of its construction: `train` and `eval` switch it at any time.
     if name == "training":
         return
+    if type(value) in (int, float):
+        record.lines[name] = _running(caller)
     size = _size(module, name)
     if record.is_closed and size is None:
         return
@@ -317,6 +330,15 @@ def _constructors(frame: types.FrameType | None) -> list[tuple[nn.Module, types.
                 found.append((owner, frame))
         frame = frame.f_back
     return found
+
+
+def _running(frame: types.FrameType | None) -> Lines:
+    """The lines that run in ``frame`` and in those around it, as far as one may have handed a number on."""
+    found: list[tuple[types.CodeType, int]] = []
+    while frame is not None and len(found) < _HANDED_ON:
+        found.append((frame.f_code, frame.f_lineno))
+        frame = frame.f_back
+    return tuple(found)
 
 
 def _origin(outermost: nn.Module, constructor: types.FrameType) -> tuple[Asker, ...]:
@@ -390,6 +412,7 @@ def constructed_as(module: nn.Module, made: nn.Module) -> _Record | None:
         return None
     copied = _RECORDS[made] = _Record()
     copied.values.update(record.values)
+    copied.lines.update(record.lines)
     copied.sizes.update(record.sizes)
     copied.parameters.update(record.parameters)
     copied.was_seen, copied.distributed = record.was_seen, record.distributed

@@ -81,6 +81,14 @@ def helper_location_of(node: torch.fx.Node) -> SourceLocation | None:
     return located(node, frames, len(frames) - 1)
 
 
+def innermost_in_file(node: torch.fx.Node) -> SourceLocation | None:
+    """The innermost line of the file in which the model's own line is: that of a helper that it defines."""
+    frames = frames_of(node)
+    stands = frames[model_frame(node, frames)].file if frames else ""
+    position = max((i for i, frame in enumerate(frames) if frame.file == stands), default=None)
+    return None if position is None else located(node, frames, position)
+
+
 def written_backward_of(node: torch.fx.Node) -> SourceLocation | None:
     """The line of a user's own ``backward`` that made a node, where it is in the file of the line that stands for it:
     what that file writes for itself may be wrong there, which is no library's helper.

@@ -97,11 +97,17 @@ def frames_of(node: torch.fx.Node) -> tuple[SourceLocation, ...]:
 
 def module_of(node: torch.fx.Node) -> str:
     """Dotted path of the module whose ``forward`` made ``node`` (``layers.0.attention.wo``); "" where there is none."""
-    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
-    if not stack:
-        return ""
-    path = str(list(stack.values())[-1][0])
-    path = _MODULE_STEP.sub(lambda step: "." + (step[1] or step[2]), _MODULE_ROOT.sub("", path))
+    return next(iter(modules_of(node)), "")
+
+
+def modules_of(node: torch.fx.Node) -> list[str]:
+    """The paths of the modules whose ``forward`` was running, the innermost first."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    return [_path(str(entry[0])) for entry in reversed(stack.values())]
+
+
+def _path(text: str) -> str:
+    path = _MODULE_STEP.sub(lambda step: "." + (step[1] or step[2]), _MODULE_ROOT.sub("", text))
     return ".".join(part for part in path.split(".") if part and part not in _WRAPPERS)
 
 

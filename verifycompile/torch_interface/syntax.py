@@ -7,6 +7,7 @@ import linecache
 from collections.abc import Sequence
 
 _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _STATEMENTS = (ast.Assign, ast.AugAssign, ast.Return, ast.Expr)
 _NAMES = (ast.Name, ast.Attribute, ast.Constant, ast.Starred)
 """Expressions that compute nothing."""
@@ -26,6 +27,7 @@ class Syntax:
     def __init__(self, lines: list[str]) -> None:
         self.lines = lines
         self.functions: list[tuple[int, int]] = []
+        self.definitions: list[Definition] = []
         self.methods: set[int] = set()
         self.expressions: dict[tuple[int, int], list[ast.expr]] = {}
         self.statements: dict[tuple[int, int], ast.expr] = {}
@@ -34,6 +36,7 @@ class Syntax:
         for node in ast.walk(_parsed(lines)):
             if isinstance(node, _FUNCTION):
                 self.functions.append((node.lineno, node.end_lineno or node.lineno))
+                self.definitions.append(node)
             if isinstance(node, ast.ClassDef):
                 self.methods.update(item.lineno for item in node.body if isinstance(item, _FUNCTION))
             if isinstance(node, ast.expr) and not isinstance(node, _NAMES):

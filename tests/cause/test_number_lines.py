@@ -1,0 +1,224 @@
+"""What a line that the spec runs too computes with is told where it was made: a number, memory, a gradient's sum."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed._functional_collectives import all_gather_tensor, all_reduce
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.placement_types import Replicate, Shard
+
+from tests.support import fake_mesh_world
+from verifycompile import Report, Verdict, verify, verify_step
+
+ROWS, WHOLE = (Shard(0),), (Replicate(),)
+
+
+class Scores(nn.Module):
+    """``is_own``: the dimension of a head is computed of a rank's own number of heads."""
+
+    def __init__(self, heads: int, mesh: DeviceMesh | None = None, *, is_own: bool = False) -> None:
+        super().__init__()
+        self.heads, self.mesh = heads, mesh
+        self.scale = self.root(8 // heads if is_own else 2)
+        self.q = nn.Linear(8, 2 * heads, bias=False)
+
+    def root(self, size: int) -> float:
+        return size**-0.5
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q = self.q(x).unflatten(-1, (self.heads, 2)).transpose(0, 1)
+        return (q @ q.transpose(1, 2) * self.scale).softmax(-1)
+
+
+class Positions(nn.Module):
+    """Positions that are added behind those of the ranks before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(8, 4))
+
+    def start(self, x: torch.Tensor) -> int:
+        return 0
+
+    def added(self, x: torch.Tensor, first: int) -> torch.Tensor:
+        return x + self.table[first : first + x.shape[0], None]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.added(x, self.start(x))
+
+
+class PositionsOnRanks(Positions):
+    def __init__(self, mesh: DeviceMesh, *, dim: int) -> None:
+        super().__init__()
+        self.mesh, self.dim = mesh, dim
+
+    def start(self, x: torch.Tensor) -> int:
+        return self.mesh.get_local_rank() * x.shape[self.dim]
+
+
+class Causal(nn.Module):
+    """Means over what stands before, of keys that are gathered."""
+
+    def core(self, q: torch.Tensor, k: torch.Tensor, start: int) -> torch.Tensor:
+        rows = torch.arange(q.shape[0])[:, None] + start
+        return (q @ k.T).masked_fill(rows < torch.arange(k.shape[0])[None], float("-inf")).softmax(-1) @ k
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.core(x, x, 0)
+
+
+class CausalOnRanks(Causal):
+    def __init__(self, mesh: DeviceMesh, *, is_own: bool) -> None:
+        super().__init__()
+        self.mesh, self.is_own = mesh, is_own
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        k = all_gather_tensor(x, 0, self.mesh)
+        length = x.shape[0] if self.is_own else k.shape[0]
+        first = self.mesh.get_local_rank() * length
+        return self.core(x, k, first)
+
+
+class Directions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.size = nn.Parameter(torch.rand(3))
+
+    def squares(self, x: torch.Tensor) -> torch.Tensor:
+        return x.square().sum(1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.size / self.squares(x).sqrt()
+
+
+class DirectionsOnRanks(Directions):
+    def __init__(self, mesh: DeviceMesh, *, is_reduced: bool) -> None:
+        super().__init__()
+        self.mesh, self.is_reduced = mesh, is_reduced
+
+    def squares(self, x: torch.Tensor) -> torch.Tensor:
+        own = super().squares(x)
+        return all_reduce(own, "sum", self.mesh) if self.is_reduced else own
+
+
+def scores(mesh: DeviceMesh, *, is_right: bool) -> Report:
+    model = Scores(2, mesh, is_own=not is_right).requires_grad_(False)
+    spec = Scores(4).requires_grad_(False)
+    options: dict[str, Any] = {"param_placements": {"q.weight": ROWS}, "out_placements": {"output.0": ROWS}}
+    return verify(model, (torch.randn(3, 8),), spec=spec, mesh=mesh, **options)
+
+
+def positions(mesh: DeviceMesh, *, is_right: bool) -> Report:
+    model = PositionsOnRanks(mesh, dim=0 if is_right else 1).requires_grad_(False)
+    options: dict[str, Any] = {"in_placements": {"x": ROWS}, "out_placements": {"output.0": ROWS}}
+    spec = Positions().requires_grad_(False)
+    return verify(model, (torch.randn(4, 3, 4),), spec=spec, mesh=mesh, **options)
+
+
+def causal(mesh: DeviceMesh, *, is_right: bool) -> Report:
+    options: dict[str, Any] = {"in_placements": {"x": ROWS}, "out_placements": {"output.0": ROWS}}
+    model = CausalOnRanks(mesh, is_own=is_right)
+    return verify(model, (torch.randn(3, 4),), spec=Causal(), mesh=mesh, **options)
+
+
+def directions(mesh: DeviceMesh, *, is_right: bool) -> Report:
+    options: dict[str, Any] = {"in_placements": {"x": (Shard(1),)}, "out_placements": {"output.0": WHOLE}}
+    model = DirectionsOnRanks(mesh, is_reduced=is_right).requires_grad_(False)
+    spec = Directions().requires_grad_(False)
+    return verify(model, (torch.randn(3, 4),), spec=spec, mesh=mesh, **options)
+
+
+class Reducer:
+    """Reduces the gradients of a model's parameters, of those alone that ``wants`` says."""
+
+    def __init__(self, model: nn.Module, mesh: DeviceMesh, wants: Callable[[nn.Parameter], bool]) -> None:
+        self.parameters, self.mesh, self.wants = list(model.parameters()), mesh, wants
+
+    def finish(self) -> None:
+        for parameter in filter(self.wants, self.parameters):
+            assert parameter.grad is not None
+            parameter.grad = all_reduce(parameter.grad, "avg", self.mesh)
+
+
+def step_of(model: nn.Module, optimizer: torch.optim.Optimizer, finish: Callable[[], None]) -> Callable[..., None]:
+    def step(x: torch.Tensor, y: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        F.mse_loss(model(x), y).backward()
+        finish()
+        optimizer.step()
+
+    return step
+
+
+def reducer(mesh: DeviceMesh, *, is_right: bool) -> Report:
+    spec, model = nn.Linear(4, 2), nn.Linear(4, 2)
+    finish = Reducer(model, mesh, lambda parameter: is_right or parameter.ndim > 1).finish
+    step, spec_step = (
+        step_of(module, torch.optim.SGD(module.parameters(), 0.1), done)
+        for module, done in ((model, finish), (spec, lambda: None))
+    )
+    inputs = torch.randn(2, 4), torch.randn(2, 2)
+    return verify_step(step, inputs, spec=spec_step, mesh=mesh, in_placements={"x": ROWS, "y": ROWS})
+
+
+MISTAKES: dict[str, tuple[Callable[..., Report], str, str, str]] = {
+    "an attribute, of what a method returns": (
+        scores,
+        "VC103",
+        "self.scale = self.root(8 // heads if is_own else 2)",
+        "the number that line N computes with is made here",
+    ),
+    "an argument, of what a method returns": (
+        positions,
+        "VC104",
+        "return self.mesh.get_local_rank() * x.shape[self.dim]",
+        "the number that line N computes with is made here",
+    ),
+    "an argument, of a variable": (
+        causal,
+        "VC117",
+        "first = self.mesh.get_local_rank() * length",
+        "the number that line N computes with is made here",
+    ),
+    "a partial sum, of a method that the spec does not have": (
+        directions,
+        "VC101",
+        "own = super().squares(x)",
+        "`self.squares(x).sqrt()` needs the full value of `x.square().sum(1)`, which is a partial sum over r",
+    ),
+    "a gradient, of those that are reduced": (
+        reducer,
+        "VC101",
+        'parameter.grad = all_reduce(parameter.grad, "avg", self.mesh)',
+        "the gradient of `weight` is communicated here, that of `bias` is not",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_what_a_shared_line_takes_is_told_where_it_was_made(name: str) -> None:
+    program, code, line, label = MISTAKES[name]
+    with fake_mesh_world((2,), ("r",)) as mesh:
+        report = program(mesh, is_right=False)
+    assert report.verdict is Verdict.REFUTED, str(report)
+    (finding,) = report.findings
+    assert finding.impl_location is not None
+    found = linecache.getline(finding.impl_location.file, finding.impl_location.line).strip()
+    assert (finding.code, found, re.sub(r"line \d+", "line N", finding.label)) == (code, line, label), str(report)
+    assert finding.hint is not None
+    assert finding.hint.endswith("(checked)")
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_the_program_without_the_mistake_is_proved(name: str) -> None:
+    with fake_mesh_world((2,), ("r",)) as mesh:
+        report = MISTAKES[name][0](mesh, is_right=True)
+    assert report.verdict is Verdict.VERIFIED, str(report)
