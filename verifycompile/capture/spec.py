@@ -36,6 +36,7 @@ from verifycompile.capture.names import (
 from verifycompile.capture.option_names import listed
 from verifycompile.capture.recovered import STILL_PARALLEL, Captured, recovered
 from verifycompile.capture.sizes import remaining_guards
+from verifycompile.capture.unread import doubting_unread
 from verifycompile.capture.whole_tensors import WholeTensors
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
@@ -103,7 +104,9 @@ def recover_spec(options: Options, implementation: Program) -> Program:
     unread = [options.param_names.get(name, name) for name in held]
     check_against(program, implementation, captured.exported.passed_through, exported.passed_through, unread)
     program = unify_symbols(program, implementation)
-    if options.spec is not None:
+    if options.spec is None:
+        program = doubting_unread(program, implementation)
+    else:
         buffers, unknown = differing_buffers(program, captured.exported, implementation, exported, captured.empty)
         flags, memory = differing_flags(program, implementation), differing_memory(captured.exported, exported)
         program = dataclasses.replace(
