@@ -162,7 +162,8 @@ CODES = (
         meaning=(
             "The single-device program is recovered from the model, and a number of the model may be that of the "
             "whole program or that of one rank (`n_heads`, which a plan divided by the degree, or forgot to divide). "
-            "With both the recovered program runs, and it is not the same."
+            "With both the recovered program runs, and it is not the same. Or the recovered program leaves out a part "
+            "of an input that the ranks together read, as where the length of a micro-batch is written down."
         ),
         reason=(
             "Which one is meant decides whether the program is right: a spec that was scaled to fit repeats the "
