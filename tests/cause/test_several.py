@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard, distribute_module, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import verifycompile
 from tests.support import fake_mesh_world
@@ -104,6 +105,35 @@ def test_four_gradients_without_a_reduction_are_four_findings():
     assert all(hint.endswith(TOGETHER) for hint in hints)
     assert any(hint.startswith("sum the gradient of `q_norm` over `tp`") for hint in hints)
     assert any(hint.startswith("sum the gradient of `k_norm` over `tp`") for hint in hints)
+
+
+class NormedHeads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wq, self.wk, self.wv, self.wo = (nn.Linear(8, 8, bias=False) for _ in range(4))
+        self.q_norm, self.k_norm = nn.RMSNorm(4), nn.RMSNorm(4)
+
+    def forward(self, x):
+        q, k, v = (each(x).unflatten(-1, (-1, 4)).transpose(1, 2) for each in (self.wq, self.wk, self.wv))
+        q, k = self.q_norm(q), self.k_norm(k)
+        return self.wo(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+def test_two_gradients_of_one_line_are_two_findings():
+    plan = {"wq": ColwiseParallel(), "wk": ColwiseParallel(), "wv": ColwiseParallel(), "wo": RowwiseParallel()}
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        report = verifycompile.verify(parallelize_module(NormedHeads(), mesh, plan), (torch.randn(2, 4, 8),))
+    assert report.verdict is Verdict.REFUTED
+    assert [finding.output for finding in report.findings] == ["grad.q_norm.weight", "grad.k_norm.weight"]
+    for finding in report.findings:
+        assert finding.followers == 0
+        name = finding.output.removeprefix("grad.")
+        assert (finding.hint or "").startswith(f"sum the gradient of `{name}` over `tp`")
+        assert (finding.hint or "").endswith(TOGETHER)
+    source = inspect.getsource(inspect.getmodule(of_block)).splitlines()  # type: ignore[arg-type]
+    for finding in report.findings:
+        assert finding.impl_location is not None
+        assert "self.q_norm(q), self.k_norm(k)" in source[finding.impl_location.line - 1]
 
 
 def test_two_faults_one_behind_the_other_are_two_findings():

@@ -58,6 +58,8 @@ def with_causes(finding: Finding, causes: Sequence[Cause], told_of: str = "") ->
     of_another = first in of_output and told_of not in ("", *first.outputs)
     of_another = of_another and (is_told_again or not finding.relation_found)
     found = _of_first(finding, first, suffix, alone=len(merged) == 1, of_another=of_another)
+    told = sum(len(cause.outputs) for cause in others)
+    found = dataclasses.replace(found, followers=max(found.followers - told, 0))
     return [_at_place(found, first), *(_at_place(_of_other(finding, cause, suffix), cause) for cause in others)]
 
 

@@ -30,7 +30,7 @@ from verifycompile.cause.origins import beside_others, first_summand, line_of_ow
 from verifycompile.cause.subject import OneGraph, Subject
 from verifycompile.cause.trial import Outcome, Trial
 from verifycompile.diagnostics.finding import Label
-from verifycompile.program import Program, SourceLocation
+from verifycompile.program import OutputKind, Program, SourceLocation
 from verifycompile.reduction.search import evaluable
 from verifycompile.torch_interface.elements import real_tensors
 from verifycompile.torch_interface.gradient_marks import noted_owner
@@ -763,10 +763,19 @@ def _by_line(moves: Iterable[Move], draft: Draft) -> Iterator[tuple[Move, ...]]:
             yield tuple(nearest[name] for name in dict.fromkeys(move.node for move in same))
 
 
+def _becomes_a_gradient(node: torch.fx.Node, draft: Draft) -> bool:
+    """Whether nothing but one gradient that leaves the program is computed from a value."""
+    gradients = {output.node for output in draft.program.outputs if output.kind is OutputKind.GRADIENT}
+    while node not in gradients and len(node.users) == 1:
+        (node,) = node.users
+    return node in gradients
+
+
 def _line(move: Move, draft: Draft) -> object:
     node = draft.node(move.node)
     place = model_location_of(node)
-    if place is None or move.is_late:
+    # Gradients that lack a reduction are told one by one, as those that lack it where they leave the program.
+    if place is None or move.is_late or (move.kind[0] == "reduce" and _becomes_a_gradient(node, draft)):
         return None
     # A backward pass makes the gradients of parameters by whatever operators it takes.
     target = "" if noted_owner(node) else str(node.target)
