@@ -87,6 +87,31 @@ class CausalOnRanks(Causal):
         return self.core(x, k, first)
 
 
+class Table(nn.Module):
+    """Rows of a table behind those of the ranks before; ``short``: by how many rows a part is taken for too small."""
+
+    def __init__(self, rows: int, rank: int = 0, *, short: int = 0) -> None:
+        super().__init__()
+        self.table, self.rows = nn.Parameter(torch.randn(6, 4)), rows
+        self.begin = rank * (rows - short)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x + self.table[self.begin : self.begin + self.rows])
+
+
+class Tempered(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self._temperature = nn.Linear(4, 6, bias=False), 2.0
+
+    @property
+    def temperature(self) -> float:
+        return self._temperature
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.gate(x) / self.temperature).softmax(-1)
+
+
 class Directions(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -127,6 +152,24 @@ def causal(mesh: DeviceMesh, *, is_right: bool) -> Report:
     options: dict[str, Any] = {"in_placements": {"x": ROWS}, "out_placements": {"output.0": ROWS}}
     model = CausalOnRanks(mesh, is_own=is_right)
     return verify(model, (torch.randn(3, 4),), spec=Causal(), mesh=mesh, **options)
+
+
+def table(mesh: DeviceMesh, *, is_right: bool) -> Report:
+    options: dict[str, Any] = {"in_placements": {"x": ROWS}, "out_placements": {"output.0": ROWS}}
+
+    def build() -> nn.Module:
+        return Table(3, mesh.get_local_rank(), short=0 if is_right else 1).requires_grad_(False)
+
+    return verify(build=build, args=(torch.randn(3, 4),), spec=Table(6).requires_grad_(False), mesh=mesh, **options)
+
+
+def tempered(mesh: DeviceMesh, *, is_right: bool) -> Report:
+    model = Tempered().requires_grad_(False)
+    if not is_right:
+        model._temperature = model._temperature / mesh.size()
+    options: dict[str, Any] = {"in_placements": {"x": ROWS}, "out_placements": {"output.0": ROWS}}
+    spec = Tempered().requires_grad_(False)
+    return verify(model, (torch.randn(2, 4),), spec=spec, mesh=mesh, **options)
 
 
 def directions(mesh: DeviceMesh, *, is_right: bool) -> Report:
@@ -186,6 +229,18 @@ MISTAKES: dict[str, tuple[Callable[..., Report], str, str, str]] = {
         causal,
         "VC117",
         "first = self.mesh.get_local_rank() * length",
+        "the number that line N computes with is made here",
+    ),
+    "an attribute, where a slice begins": (
+        table,
+        "VC104",
+        "self.begin = rank * (rows - short)",
+        "the number that line N computes with is made here",
+    ),
+    "an attribute that is set afterwards, of a property": (
+        tempered,
+        "VC103",
+        "model._temperature = model._temperature / mesh.size()",
         "the number that line N computes with is made here",
     ),
     "a partial sum, of a method that the spec does not have": (

@@ -80,8 +80,8 @@ _OF_CALLERS = frozenset({"drop", "leave out"})
 _OF_WRITES = frozenset({"overwritten"})
 """Kinds of changes of what a write does to memory, at the line that writes."""
 _OF_NUMBERS = frozenset({
-    "argument", "bound", "coordinate", "counted from part", "divided by all", "no factor", "number", "own entry",
-    "own number", "own piece", "own positions", "own slice", "scale", "step",
+    "argument", "as spec", "bound", "coordinate", "counted from part", "divided by all", "factor", "no factor",
+    "number", "own entry", "own number", "own piece", "own positions", "own slice", "scale", "step",
 })  # fmt: skip
 """Kinds of changes of a number that a line computes with, which another line may have made."""
 _OF_BODIES = frozenset({"reduction", "scattered along"})
@@ -588,7 +588,9 @@ class _Search:
             return None
         if move.kind[0] == "reduce":
             return beside_others(node)
-        line = line_of_number(node, draft.program.beside) if move.kind[0] in _OF_NUMBERS else None
+        # What another line of the spec computes is no number of this one.
+        is_number = move.kind[0] in _OF_NUMBERS and (move.kind[0] != "as spec" or move.kind[1] == at_line(place))
+        line = line_of_number(node, draft.program.beside) if is_number else None
         text = f"the number that line {place.line} computes with is made here"
         return None if line is None else Label(line, text)
 

@@ -95,7 +95,7 @@ class _Lines:
             numbers = [self._number(part, scope, _FARTHEST) if isinstance(part, ast.expr) else None for part in parts]
             found = [number.place for number in numbers if number is not None and number.place is not None]
             others = (part for part, number in zip(parts, numbers, strict=True) if number is None)
-            parts = [inner for part in others for inner in ast.iter_child_nodes(part)]
+            parts = [inner for part in others for inner in _operands(part)]
         return found
 
     def _number(self, part: ast.expr, scope: _Scope, steps: int) -> _Number | None:
@@ -107,11 +107,13 @@ class _Lines:
         if isinstance(part, ast.Name):
             return self._of_name(part.id, scope, steps - 1)
         if isinstance(part, ast.Attribute):
-            return _Number() if part.attr in _SIZES else self._of_attribute(part, steps - 1)
+            if part.attr in _SIZES:
+                return _Number()
+            return self._of_attribute(part, steps - 1) or self._returned(part, steps)
         if isinstance(part, ast.Subscript):
             return _Number() if isinstance(part.value, ast.Attribute) and part.value.attr in _SIZES else None
         if isinstance(part, ast.Call):
-            return self._of_call(part)
+            return self._returned(part.func, steps) or (_Number() if _name(part.func) in _COUNTS else None)
         if not isinstance(part, ast.BinOp | ast.UnaryOp | ast.IfExp):
             return None
         if isinstance(part, ast.IfExp):
@@ -197,33 +199,43 @@ class _Lines:
                 return (None if value is None else self._made(value, made, steps)) or _Number(_at(made))
         return None
 
-    def _of_call(self, part: ast.Call) -> _Number | None:
-        """Of a call of a function of which the graph has nothing, the line that returns."""
-        name = _name(part.func)
+    def _returned(self, function: ast.expr, steps: int) -> _Number | None:
+        """What a function or a property returns of which the graph has nothing."""
+        name = _name(function)
         ran = {code for code in self.beside.functions if code.co_name == name and is_code_of_user(code.co_filename)}
-        if len(ran) == 1:
-            code = ran.pop()
-            syntax = syntax_of(code.co_filename)
-            if syntax is None or (code.co_filename, name) in self.in_graph:
-                return None
-            definition = _definition(syntax, code)
-            body = [] if definition is None else list(ast.walk(definition))
-            lines = [item.lineno for item in body if isinstance(item, ast.Return) and item.value is not None]
-            line = lines[0] if len(lines) == 1 else code.co_firstlineno
-            return _Number(_located(code.co_filename, line, syntax, name))
-        return _Number() if not ran and name in _COUNTS else None
+        code = ran.pop() if len(ran) == 1 else None
+        syntax = None if code is None else syntax_of(code.co_filename)
+        definition = None if syntax is None or code is None else _definition(syntax, code)
+        if code is None or definition is None or (code.co_filename, name) in self.in_graph:
+            return None
+        found = [item for item in ast.walk(definition) if isinstance(item, ast.Return) and item.value is not None]
+        if len(found) != 1 or found[0].value is None:
+            return _Number(_located(code.co_filename, definition.lineno, syntax, name)) if found and syntax else None
+        scope = _scope(code.co_filename, found[0].lineno, None)
+        assert scope is not None
+        handed_on = self._number(found[0].value, scope, steps - 1) if _hands_on(found[0].value) else None
+        return handed_on if handed_on is not None and handed_on.place is not None else _Number(_at(scope))
 
     def _made(self, value: ast.expr, scope: _Scope, steps: int) -> _Number | None:
         """A number that a line hands on is made where it comes from; one that it computes, there."""
         found = self._number(value, scope, steps)
-        is_handed_on = isinstance(value, ast.Name | ast.Attribute | ast.Call) and not _is_count(value)
-        if found is None or (is_handed_on and found.place is not None) or isinstance(value, ast.Constant):
+        if found is None or (_hands_on(value) and found.place is not None) or isinstance(value, ast.Constant):
             return found
         return _Number(_at(scope))
 
 
-def _is_count(value: ast.expr) -> bool:
-    return isinstance(value, ast.Call) and _name(value.func) in _COUNTS
+def _operands(part: ast.AST) -> Iterator[ast.AST]:
+    """What an expression computes with; of a slice, where it begins, from which its end is counted."""
+    if isinstance(part, ast.Slice) and part.lower is not None:
+        yield part.lower
+    else:
+        yield from ast.iter_child_nodes(part)
+
+
+def _hands_on(value: ast.expr) -> bool:
+    """Whether an expression is a number that something else made."""
+    is_count = isinstance(value, ast.Call) and _name(value.func) in _COUNTS
+    return isinstance(value, ast.Name | ast.Attribute | ast.Call) and not is_count
 
 
 def _scope(
