@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, combine, has_infinity, open_view
+from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, combine, elementwise, has_infinity, open_view
 from verifycompile.ir.exponential import EXPONENTIAL, POWER, is_positive
+from verifycompile.ir.scalar import ONE
 from verifycompile.ir.term import UNIT, TermPool, View
 from verifycompile.rewrites.finders.arithmetic import integer_leaves, is_arithmetic
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal, whole_view
@@ -94,11 +95,24 @@ def _weights_of_sums(pool: TermPool, factors: Sequence[View], free: int) -> Iter
         if total.term.operation is not COMBINE or len(factors) == 1:
             continue
         parts = open_view(total).operands
-        if len(parts) > _MOST_SUMMANDS:
+        if len(parts) > _MOST_SUMMANDS and not _cancels(pool, factors, total, parts):
             continue
         weighing = [f for part in parts for f in _weights(part)]
         if any(weighted or factor.term.operation is EXPONENTIAL for factor in weighing):
             yield from distributed(factors, total)
+
+
+def _cancels(pool: TermPool, factors: Sequence[View], total: View, parts: Sequence[View]) -> bool:
+    """Whether all summands are divided by another of the factors, as where parts of a softmax are merged in turn."""
+    sums = (factor for factor in factors if factor is not total and is_positive(factor))
+    inverses = (elementwise(pool, POWER, (-ONE,), (factor.unscaled(),)) for factor in sums)
+    return any(all(_has_factor(part, inverse) for part in parts) for inverse in inverses)
+
+
+def _has_factor(product: View, factor: View) -> bool:
+    plain = product.term.operation is CONTRACT and not product.term.summed
+    found = open_view(product).operands if plain else (product,)
+    return any((view.term, view.axes) == (factor.term, factor.axes) for view in found)
 
 
 def _masks_of_their_subject(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:

@@ -7,7 +7,8 @@ import torch
 from torch.distributed.tensor import Replicate, Shard
 
 import verifycompile
-from tests.programs.online_softmax import BLOCKWISE, DECODING, whole
+from tests.programs.online_softmax import BLOCKWISE, DECODING, merged, whole
+from tests.programs.rank_graphs import trace
 from tests.support import fake_mesh_world
 from verifycompile import Report, Verdict
 
@@ -67,3 +68,17 @@ def test_decoding(name: str) -> None:
 def test_mistake_in_decoding_is_refuted(name: str, mistake: str) -> None:
     report = decoding(name, mistake)
     assert report.verdict is Verdict.REFUTED, str(report)
+
+
+@pytest.mark.parametrize("mistake", ["", "output not rescaled"])
+@pytest.mark.parametrize("first", [0, 3])
+def test_eight_blocks_that_are_merged_in_turn(first: int, mistake: str) -> None:
+    """Every merge divides all that was merged before by one more sum."""
+
+    def parallel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        blocks = [(k, v, None) for k, v in zip(key.chunk(8, 2), value.chunk(8, 2), strict=True)]
+        return merged(query, [blocks[(first - step) % 8] for step in range(8)], mistake)
+
+    operands = {name: torch.randn(1, 2, 16, 4) for name in ("query", "key", "value")}
+    report = verifycompile.verify_graphs(trace(whole, operands), [trace(parallel, operands)], {}, None)
+    assert report.verdict is (Verdict.REFUTED if mistake else Verdict.VERIFIED), str(report)

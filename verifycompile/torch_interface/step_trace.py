@@ -192,9 +192,12 @@ def _without_memory(tensor: torch.Tensor, mode: FakeTensorMode) -> Generator[Non
             tensor._local_tensor, tensor.grad = own, None
             tensor.grad = gradient
         return
-    other = _fake_like(tensor, mode)
+    other: Any = _fake_like(tensor, mode)
     if isinstance(tensor, nn.Parameter):
         other = nn.Parameter(other, requires_grad=tensor.requires_grad)
+    for name, value in tensor.__dict__.items():  # what a program notes at its parameters: how they are sharded
+        if not isinstance(value, torch.Tensor):  # whose contents no input of the step would be
+            other.__dict__.setdefault(name, value)
     node = register_hooks(registered_hooks(tensor), other)
     _swap(tensor, other)
     try:
