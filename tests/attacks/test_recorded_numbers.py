@@ -14,7 +14,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import verifycompile
 from tests.attacks.test_certificates import Data, holds, proved_again
+from verifycompile import check_certificate
 from verifycompile.certificate.annotations import LARGEST_SIZE, choices_of
+from verifycompile.certificate.certificate import seal_of
 from verifycompile.certificate.storage import program_from_data
 
 SIZE = ["symbol", "s75", "size"]
@@ -134,6 +136,46 @@ def test_a_number_among_the_inputs_is_not_said_to_be_positive(kind: str) -> None
     assert whole in text
     assert holds(data)
     assert not holds(json.loads(text.replace(whole, whole.replace("whole", kind))))
+
+
+def test_no_factor_and_no_summand_of_a_size_is_said_to_be_positive() -> None:
+    """A number that is another input, of which the largest of it and one is then the number itself."""
+    x, whole = torch.randn(4, 6), '["symbol", "s30", "whole"]'
+    spec, data = certified(lambda x, n: x * n, x, 3), certified(lambda x, n: x * torch.sym_max(n, 1), x, 3)
+    assert accepted(spec, spec)
+    for kind in ("Add", "Mul"):
+        changed: list[Data] = []
+        for text in map(json.dumps, (spec, data)):
+            positive = text.replace(whole, whole.replace("whole", "size"))
+            together = json.dumps([kind, SIZE, json.loads(whole.replace("whole", "size"))])
+            changed.append(json.loads(positive.replace(json.dumps(SIZE), together)))
+        _node(changed[1], "sym_max")["value"]["expression"] = json.loads(whole.replace("whole", "size"))
+        assert not accepted(*changed)
+
+
+def test_sizes_that_are_taken_to_be_even_or_equal_are_told() -> None:
+    given = torch.randn(4, 6), torch.randn(5, 6)
+    data = certified(lambda x, y: (x * (x.size(0) // 2 * 2), y * 1), *given)
+    assert told(data) == ("y_1.size(1) is x_1.size(1)",)
+    even = json.loads(json.dumps(data).replace(json.dumps(SIZE), json.dumps(["Mul", 2, SIZE])))
+    for node in even["implementation"]["nodes"]:
+        if "torch.FloorDiv" in json.dumps(node["value"]):
+            factor = 2 if node["target"] == "_operator:mul" else 1
+            node["value"]["expression"] = ["Mul", factor, SIZE] if factor > 1 else SIZE
+    even["spec"]["nodes"] = even["implementation"]["nodes"]
+    assert "x_1.size(0) is 2*s75" in told(even)
+    other = next(node["value"]["shape"][0] for node in data["spec"]["nodes"] if node["name"] == "arg1_1")
+    equal = json.loads(json.dumps(data).replace(json.dumps(other["expression"]), json.dumps(SIZE)))
+    assert "y_1.size(0) is x_1.size(0)" in told(equal)
+
+
+def told(data: Data) -> tuple[str, ...]:
+    """What is said of sizes in a certificate that a forger proves again."""
+    again = proved_again(data)
+    assert again is not None
+    found = check_certificate(json.dumps({**again, "seal": seal_of(again)}))
+    assert found, found.reason
+    return found.sizes
 
 
 # ------------------------------------------------------------------------------------------------ behind other calls

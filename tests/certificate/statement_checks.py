@@ -100,6 +100,8 @@ def _of_numbers() -> None:
 def _of_a_number_alone() -> None:
     program = dataclasses.replace(_right(K)[1], size_values={})
     assert [*statement._sizes(program)] == ["n is x.size(0)"]
+    assert [*statement._sizes(_program(2 * K, {}, False))] == ["s is 2*k", "x.size(0) is 2*k"]
+    assert [*statement._sizes(_program(4, {}, False))] == ["s is 2*k"]
 
 
 def _says(parts: Parts, said: Statement | str) -> None:
@@ -285,7 +287,7 @@ def _rows_of_inputs() -> Iterator[tuple[Parts, Statement | str]]:
     lies = {**others, "output.0": "output.0"}
     yield (
         (not_tangent[0], _inputs(not_tangent[1], "output.0", placements=None, global_shape=None), {}),
-        dataclasses.replace(SAID, inputs=lies),
+        dataclasses.replace(SAID, inputs=lies, sizes=(*SAID.sizes, "output.0.size(0) is x.size(0)")),
     )
 
 

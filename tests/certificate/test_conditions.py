@@ -172,7 +172,6 @@ FUNCTIONS: Mapping[ModuleType, Collection[str]] = {
 decides which of equal forms is built: what is wrong there changes a value, and tests of values find it, or costs a proof.
 """
 
-_IS_NUMBER = "isinstance(item.node.meta.get('val'), torch.SymInt)"
 _FASTER = "what is computed otherwise is the same"
 _WITHOUT_LEMMAS = "the same sum, of which no lemma is tried: it can cost a proof"
 _NOT_ZERO = "a weight is not zero"
@@ -185,7 +184,7 @@ _ONLY_LOOKED_AT = "what may hold nothing is looked at for nothing"
 SAME: Mapping[ModuleType, Mapping[str, str]] = {
     recorded: {"`True` for `symbols_of(program) - {*program.coordinates} or program.size_values`": _FASTER},
     statement: {
-        f"`True` for `program.size_values or any(({_IS_NUMBER} for item in program.inputs))`": _FASTER
+        "`True` for `program.size_values or any(map(is_derived_number, sizes_of(given)))`": _FASTER
     },
     beside_masks: {
         "`True` for `key not in pool.answers`": _FASTER,

@@ -9,12 +9,14 @@ from typing import Any
 import sympy
 import torch
 
+from verifycompile.certificate.annotations import sizes_of
 from verifycompile.certificate.storage import StorageError
 from verifycompile.ir.size import normalize_size
 from verifycompile.lowering.recorded import reads_memory, tensors_of
 from verifycompile.program import OutputKind, Program, ProgramInput, Role
 from verifycompile.question import Question
 from verifycompile.refinement.placement import Placements, describe
+from verifycompile.torch_interface.derivation import is_derived_number
 
 _SHOWN = frozenset(Role) - {Role.TANGENT, Role.OPAQUE}
 _OF = {Role.TANGENT: "cotangent"}
@@ -78,7 +80,8 @@ def statement_of(spec: Program, implementation: Program, placements: Mapping[str
 
 
 def _sizes(program: Program) -> Iterator[str]:
-    if program.size_values or any(isinstance(item.node.meta.get("val"), torch.SymInt) for item in program.inputs):
+    given = [item.node.meta.get("val") for item in program.inputs]
+    if program.size_values or any(map(is_derived_number, sizes_of(given))):
         from verifycompile.certificate.symbols import told_sizes  # here, because few programs have symbolic sizes
 
         yield from told_sizes(program)
