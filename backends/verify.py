@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.fx
+from torch.distributed.tensor.placement_types import Placement, Replicate
 
 from verifycompile.backends.operators import keep_operators, lists_operators
 from verifycompile.backends.refusal import Together, refusal
@@ -294,12 +295,22 @@ def _of_hook(report: Report, frame: Frame) -> Report:
 
 def _layouts(implementation: Program, results: Results, report: Report) -> dict[int, ReturnedLayout]:
     """How the graph's results are laid out, by position, where that is proved."""
-    if implementation.mesh is None or implementation.ranks or report.differing_ranks:
+    if implementation.mesh is None:
         return {}
     axes = implementation.mesh.axes
+    own = implementation.own
+    # Ranks that differ are checked on the axes along which they run the program together.
+    spoken_of = range(len(axes)) if own is None else own.axes
+
+    def placed(found: Sequence[Placement]) -> tuple[Placement, ...]:
+        if len(found) == len(axes):
+            return tuple(found)
+        on_axes = dict(zip(spoken_of, found, strict=True))
+        return tuple(on_axes.get(axis, Replicate()) for axis in range(len(axes)))
+
     means = frozenset(axis for output in implementation.outputs for axis in output.outer_mean)
     return {
-        position: ReturnedLayout(axes, report.placements[name], results.mesh, means, results.samples)
+        position: ReturnedLayout(axes, placed(report.placements[name]), results.mesh, means, results.samples)
         for position, name in enumerate(results.names)
         if name in report.placements
     }

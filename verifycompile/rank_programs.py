@@ -91,7 +91,8 @@ def verify_ranks(spec: Program, ranks: Sequence[Program], mesh: Mesh, options: O
         if output.name in report.relations and output.name in layouts
     }
     other = {name: text for name, text in report.relations.items() if name not in layouts and ON_RANK not in name}
-    return dataclasses.replace(report, relations={**other, **relations})
+    placements = {name: layouts[name] for name in relations}
+    return dataclasses.replace(report, relations={**other, **relations}, placements=placements)
 
 
 def _merged(spec: Program, ranks: Sequence[Program], mesh: Mesh) -> tuple[MergedRanks, dict[str, Placements]]:

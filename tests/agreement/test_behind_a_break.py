@@ -48,3 +48,15 @@ def test_where_the_graph_before_was_not_asked_about_the_function_is_named(outcom
         "not all run the same of it: give all ranks the same numbers, tensors, hooks and branches, or remove the graph "
         "break before it (`fullgraph=True` shows where)"
     )
+
+
+@pytest.mark.parametrize("name", ["in one piece", "in pieces"])
+def test_a_partial_sum_of_ranks_that_differ_is_one_for_the_function_that_takes_it(
+    outcomes: dict[str, list[str]], name: str
+) -> None:
+    """Whether the ranks' graphs are one, with numbers of the rank, or are checked rank by rank."""
+    assert outcomes[f"sum {name}"] == ["ran: 0.000"] * 2
+    assert outcomes[f"part {name}"] == [TAKES_A_PART] * 2
+
+
+TAKES_A_PART = "refuted VC101: `torch.tanh(y)` needs the full value of `y`, which is a partial sum over tp"

@@ -1,4 +1,4 @@
-"""Code behind a graph break that is not parallel, on two gloo processes; prints what becomes of each, as JSON."""
+"""Code that takes what a compiled graph before it returns, on two gloo processes; prints what becomes of it, as JSON."""
 
 import json
 import os
@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -68,6 +69,41 @@ def frozen(model: Model, rank: int) -> None:
     model.head.weight.requires_grad_(rank == 0)
 
 
+class Pieces(nn.Module):
+    """Squares of a rank's own rows, added up: rank 0 has one piece of them, rank 1 two, or each has a stretch."""
+
+    def __init__(self, rank: int, group: Any, *, in_one: bool) -> None:
+        super().__init__()
+        self.rank, self.group, self.in_one = rank, group, in_one
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.in_one or self.rank == 0:
+            y = x[3 * self.rank : 3 * self.rank + 3].square().sum(0)
+        else:
+            y = x[3:4].square().sum(0) + x[4:].square().sum(0)
+        return y if self.group is None else funcol.all_reduce(y, "sum", self.group)
+
+
+def squares(x: torch.Tensor) -> torch.Tensor:
+    return x.square().sum(0)
+
+
+def taken(mesh: DeviceMesh, rank: int, *, in_one: bool, reduced: bool) -> str:
+    """What becomes of a compiled function that takes the result of another one, which was verified."""
+    torch._dynamo.reset()
+    pieces = Pieces(rank, mesh if reduced else None, in_one=in_one)
+    options: Any = {"inner": "eager", "mesh": mesh, "spec": squares}
+    first = torch.compile(pieces, backend="verify", options=options)
+    then = torch.compile(lambda y: torch.tanh(y), backend="verify", options={"inner": "eager"})
+    x = torch.arange(48.0).view(6, 8) / 50
+    try:
+        found = then(first(x))
+    except RefinementError as error:
+        (finding,) = error.report.findings
+        return f"{error.report.verdict.value} {finding.code}: {finding.message}"
+    return f"ran: {(found - torch.tanh(squares(x))).abs().max():.3f}"
+
+
 RIGHT: dict[str, After] = {
     "head": head,
     "scaled": scaled,
@@ -109,6 +145,9 @@ def rank_main(rank: int, folder: str) -> None:
     for name, (after, change) in WRONG.items():
         number = 1 if change else 1 + rank
         answers[f"wrong {name}"] = outcome(mesh, after, number, change and (lambda model, f=change: f(model, rank)))
+    for name, in_one in (("in one piece", True), ("in pieces", False)):
+        answers[f"sum {name}"] = taken(mesh, rank, in_one=in_one, reduced=True)
+        answers[f"part {name}"] = taken(mesh, rank, in_one=in_one, reduced=False)
     pathlib.Path(folder, f"{rank}.json").write_text(json.dumps(answers))
     dist.barrier()
     dist.destroy_process_group()
