@@ -186,7 +186,7 @@ def test_trace_frame_explains_a_graph_break() -> None:
     assert caught.value.is_graph_break
     lines = str(caught.value).splitlines()
     assert lines[0] == "Call to `torch._dynamo.graph_break()`"
-    assert lines[-1] == "    torch._dynamo.graph_break()"
+    assert "    torch._dynamo.graph_break()" in lines[-2:]  # from Python 3.13 on a line below marks the call
 
 
 def test_trace_frame_tells_wrong_arguments_from_graph_breaks() -> None:
