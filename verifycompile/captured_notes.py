@@ -20,7 +20,8 @@ class OwnCapture:
     ``frame``: its name on every rank. ``axes``: mesh axes along which ranks run it together. ``held``: tensors that are
     no arguments of it, ``passed``: those that are, of whole numbers. ``dtensors``: inputs that say how they are laid
     out. ``unless_compared``: assumptions that comparing replaces. ``wrappers``: parameter -> what wrapper sends it, and
-    how. ``alone``: captures it as what a rank runs. ``contents``: rank -> name -> digest of what the models that
+    how. ``alone``: captures it as what a rank runs. ``places``: where each output is found. ``constants``:
+    place -> what is returned there that is no tensor. ``contents``: rank -> name -> digest of what the models that
     `build` makes hold.
     """
 
@@ -30,7 +31,8 @@ class OwnCapture:
     passed: Mapping[str, torch.Tensor]
     dtensors: frozenset[str]
     unless_compared: tuple[str, ...]
-    returned: tuple[str, ...]
+    places: tuple[str, ...]
+    constants: Mapping[str, str]
     wrappers: Mapping[str, tuple[str, ...]]
     alone: Callable[[], Program]
     contents: Mapping[int, Mapping[str, bytes]]

@@ -44,6 +44,7 @@ def line_of(text: str) -> int:
     [
         "alike",
         "rows of the rank",
+        "a number alike",
         "alike again",
         "replicated alike",
         "replicated alike on a mesh",
@@ -87,6 +88,16 @@ def test_without_a_spec_the_ranks_recover_other_specs(answers: dict[str, list[An
         f"`aten.relu.default` (line {line}); pass the same single-device program on all ranks as the option `spec`."
     )
     assert found["findings"][0]["line"] == line
+
+
+def test_a_number_of_the_rank_that_is_returned_is_found(answers: dict[str, list[Any]]) -> None:
+    found = same_on_both(answers["a number of each rank"])
+    assert found["verdict"] == "unproved"
+    assert found["findings"][0]["code"] == "VC208"
+    assert found["findings"][0]["message"] == (
+        "what is returned at ['number'] is 3 on rank 0 and 4 on rank 1, and the spec returns one of them. Return the same "
+        "on all ranks, or return it from code that is not compiled."
+    )
 
 
 SENT = (

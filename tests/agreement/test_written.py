@@ -43,7 +43,7 @@ def test_every_rank_writes_the_same_and_what_is_read_verifies(case: Case) -> Non
     assert write(first_spec).data == write(spec).data
     assert first.own is not None
     assert last.own is not None
-    assert (first.own.frame, first.own.axes, first.own.returned) == (last.own.frame, last.own.axes, last.own.returned)
+    assert (first.own.frame, first.own.axes, first.own.places) == (last.own.frame, last.own.axes, last.own.places)
     again = read(written, large_constants(last))
     assert write(again).data == written.data
     report = verify_programs(spec, again, Options())

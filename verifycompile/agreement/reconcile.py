@@ -139,6 +139,7 @@ def _reconciled(conversation: Conversation, captured: Captured, options: Options
     messages = [
         *_held_messages(said, implementation),
         *_open_messages(said),
+        *_constant_messages(said),
         *_later_messages(said),
         *_wrapper_messages(said),
         *_option_messages(said),
@@ -279,6 +280,21 @@ def _open_messages(said: Mapping[int, Parts]) -> list[str]:
                     f"the graph leaves sizes or numbers of `{name}` open, which are {_enumerated(numbers)} on rank "
                     f"{first} and {_enumerated(theirs)} on rank {rank}: what is proved holds where all ranks have the "
                     "same. Pass the same, or compile with `dynamic=False`."
+                )
+                return [message]
+    return []
+
+
+def _constant_messages(said: Mapping[int, Parts]) -> list[str]:
+    """The first number or text that is returned and is another one on another rank. None says that there is none."""
+    first, *others = sorted(said)
+    for place, own in said[first]["constants"].items():
+        for rank in others:
+            other = said[rank]["constants"].get(place, own)
+            if own != other and "None" not in (own, other):
+                message = (
+                    f"what is returned{place} is {own} on rank {first} and {other} on rank {rank}, and the spec "
+                    "returns one of them. Return the same on all ranks, or return it from code that is not compiled."
                 )
                 return [message]
     return []

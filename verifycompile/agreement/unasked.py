@@ -68,7 +68,7 @@ def _said(traced: TracedFrame) -> Iterator[Any]:
     yield torch.is_grad_enabled()
     yield [list(item) for item in _named_tensors(traced)]
     yield graph_text(traced.graph)
-    yield list(constants_returned(traced))
+    yield list(constants_returned(traced).items())
     yield list(hints_of(traced.example_inputs).values())
 
 

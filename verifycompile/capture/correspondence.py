@@ -12,7 +12,7 @@ import torch.fx
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.boundary import Export
 from verifycompile.program import Blocker
-from verifycompile.torch_interface.returned_values import Constant, Leaf, Place, Symbol
+from verifycompile.torch_interface.returned_values import Constant, Leaf, Place, Symbol, shown_place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,13 +42,13 @@ def correspond(spec: Export, implementation: Export, sizes: Sequence[int]) -> Co
         if text is None:
             continue
         if _is_share(theirs[place], ours[place], sizes):
-            said = f"what is returned{_shown(place)} is each rank's own number: {text}"
+            said = f"what is returned{shown_place(place)} is each rank's own number: {text}"
             assumptions.append(Assumption(said, AssumptionKind.UNCOMPARED))
         elif isinstance(theirs[place], Symbol) and isinstance(ours[place], Symbol):
-            said = f"what is returned{_shown(place)} is not compared: {text}"
+            said = f"what is returned{shown_place(place)} is not compared: {text}"
             assumptions.append(Assumption(said, AssumptionKind.UNCOMPARED))
         else:
-            blockers.append(Blocker(None, "VC107", f"what is returned{_shown(place)} differs: {text}"))
+            blockers.append(Blocker(None, "VC107", f"what is returned{shown_place(place)} differs: {text}"))
     return Correspondence(_renamed(spec, implementation), tuple(sorted(blockers, key=str)), tuple(sorted(assumptions)))
 
 
@@ -64,14 +64,15 @@ def _one_sided(expected: Mapping[Place, Leaf], found: Mapping[Place, Leaf]) -> l
         ]
         for place, leaf in alone[:1]:
             more = f" and {len(alone) - 1} more" if alone[1:] else ""
-            text = f"the {owner} returns {_described(leaf)}{_shown(place)}{more}, the {without} returns nothing there"
+            what = f"{_described(leaf)}{shown_place(place)}{more}"
+            text = f"the {owner} returns {what}, the {without} returns nothing there"
             blockers.append(Blocker(None, "VC111", text))
     return blockers
 
 
 def _place_of_first(places: Mapping[Place, str]) -> str:
     """Where the first output is found."""
-    return _shown(next(iter(places))).strip() or "the result itself"
+    return shown_place(next(iter(places))).strip() or "the result itself"
 
 
 def _differing(expected: Leaf, found: Leaf) -> str | None:
@@ -97,12 +98,6 @@ def _is_share(expected: Leaf, found: Leaf, sizes: Sequence[int]) -> bool:
         return False
     axes = itertools.chain.from_iterable(itertools.combinations(sizes, k) for k in range(len(sizes) + 1))
     return any(own * math.prod(chosen) == whole for chosen in axes)
-
-
-def _shown(place: Place) -> str:
-    if not place:
-        return ""
-    return " at " + "".join(item if str(item).startswith(".") else f"[{item}]" for item in map(str, place))
 
 
 # ------------------------------------------------------------------------------------------------ names

@@ -25,11 +25,11 @@ from verifycompile.capture.held_tensors import Contents, contents_of, differing_
 from verifycompile.capture.meshes import Root, check_named_mesh, resolve_coordinates, resolve_groups, root_mesh
 from verifycompile.capture.one_rank import (
     axes_spoken_of,
+    constants_returned,
     held_tensors,
     identity_of,
     names_of_dtensors,
     passed_numbers,
-    returned_at,
 )
 from verifycompile.capture.outer import (
     cast_assumptions,
@@ -195,7 +195,8 @@ def capture_traced(
             passed=passed_numbers(traced, hooked.exported.names),
             dtensors=names_of_dtensors(traced, hooked.exported.names),
             unless_compared=(*general, *everywhere.assumptions, *resolve_groups(graph, found.mesh).assumptions),
-            returned=returned_at(hooked.exported),
+            places=tuple(f"{place}: {name}" for place, name in hooked.exported.places.items()),
+            constants=constants_returned(hooked.exported.traced),
             wrappers=sent_by(hooked.exported, found.mesh, outer),
             alone=alone,
             contents=everywhere.contents,

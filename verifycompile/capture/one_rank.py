@@ -11,7 +11,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Replicate
 
-from verifycompile.capture.boundary import Export
 from verifycompile.capture.meshes import Root, meshes_of
 from verifycompile.capture.names import InputName
 from verifycompile.options import Options
@@ -19,7 +18,7 @@ from verifycompile.program import Program, Role
 from verifycompile.torch_interface.contents import own_part
 from verifycompile.torch_interface.dynamo import Frame, TracedFrame
 from verifycompile.torch_interface.outer import Outer
-from verifycompile.torch_interface.returned_values import Constant
+from verifycompile.torch_interface.returned_values import Constant, shown_place
 from verifycompile.torch_interface.sources import SourcePath, source_of
 
 
@@ -101,13 +100,7 @@ def passed_numbers(traced: TracedFrame, names: Sequence[InputName]) -> dict[str,
     }
 
 
-def returned_at(exported: Export) -> tuple[str, ...]:
-    """What the frame returns and leaves in objects: the place of each output, and of each result that is no tensor."""
-    tensors = [f"{place}: {name}" for place, name in exported.places.items()]
-    return (*tensors, *constants_returned(exported.traced))
-
-
-def constants_returned(traced: TracedFrame) -> tuple[str, ...]:
-    """Each result of the frame that is no tensor, at its place."""
+def constants_returned(traced: TracedFrame) -> dict[str, str]:
+    """Each result of the frame that is no tensor, by its place."""
     leaves = traced.left_behind.returned.items()
-    return tuple(f"{place}: {leaf.value!r}" for place, leaf in leaves if isinstance(leaf, Constant))
+    return {shown_place(place): repr(leaf.value) for place, leaf in leaves if isinstance(leaf, Constant)}

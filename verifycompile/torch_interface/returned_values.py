@@ -23,6 +23,13 @@ Place = tuple[int | str, ...]
 """Positions, keys (as Python writes them) and attributes (``.name``), outermost first."""
 
 
+def shown_place(place: Place) -> str:
+    """For messages, as `` at [1].logits``; "" for the result itself."""
+    if not place:
+        return ""
+    return " at " + "".join(item if str(item).startswith(".") else f"[{item}]" for item in map(str, place))
+
+
 @dataclasses.dataclass(frozen=True)
 class Constant:
     """A number, a text or None."""

@@ -56,6 +56,13 @@ class Perceptron(nn.Module):
         return self.down(self.activation(self.up(x))) * self.scale
 
 
+class Telling(Perceptron):
+    """Returns a number beside its result."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return {"y": super().forward(x), "number": self.number}
+
+
 class Pointwise(nn.Module):
     """No parameters, no collectives."""
 
@@ -84,6 +91,10 @@ def questions(rank: int, mesh: DeviceMesh) -> Iterator[Question]:
     by_rank = F.relu if rank == 0 else F.gelu
     yield "activation", parallel(Perceptron(by_rank), mesh), (x,), {"spec": Perceptron()}
     yield "activation without a spec", parallel(Perceptron(by_rank), mesh), (x,), {}
+    for name, number in (("alike", 3), ("of each rank", 3 + rank)):
+        telling = parallel(Telling(), mesh)
+        telling.number = number
+        yield f"a number {name}", telling, (x,), {}
     yield "buffer", parallel(Perceptron(scale=1.0 + rank), mesh), (x,), {}
     replicas = parallel(Perceptron(), mesh)
     replicas.down.bias.to_local().detach().add_(rank)
