@@ -29,7 +29,7 @@ def doubled(x: torch.Tensor) -> list[torch.Tensor]:
 
 
 def test_a_layout_is_known_by_its_tensor_until_it_is_written_to() -> None:
-    call = keeping_layouts(doubled, {1: layout(Shard(0))})
+    call = keeping_layouts(doubled, {1: layout(Shard(0))}, (0,))
     for _ in range(2):
         first, second = call(torch.ones(2))
         assert (returned_layout(first), returned_layout(second)) == (None, layout(Shard(0)))
@@ -41,7 +41,7 @@ def test_a_layout_is_known_by_its_tensor_until_it_is_written_to() -> None:
 
 @pytest.mark.parametrize("write", [lambda x: x.data.add_(1), lambda x: torch.Tensor.copy_(x.detach(), x + 1)])
 def test_a_partial_sum_is_known_by_its_content(write: Any) -> None:
-    call = keeping_layouts(doubled, {0: layout(Partial())})
+    call = keeping_layouts(doubled, {0: layout(Partial())}, (0,))
     value = call(torch.ones(2))[0]
     assert returned_layout(value) == layout(Partial())
     write(value)  # as a collective does, which torch does not count as a write
@@ -52,7 +52,7 @@ def test_a_partial_sum_is_known_by_its_content(write: Any) -> None:
 def test_nothing_is_kept_longer_than_its_tensor() -> None:
     gc.collect()
     before = len(_KEPT)
-    value = keeping_layouts(doubled, {0: layout(Replicate())})(torch.ones(2))
+    value = keeping_layouts(doubled, {0: layout(Replicate())}, (0,))(torch.ones(2))
     assert len(_KEPT) == before + 1
     del value
     gc.collect()

@@ -8,6 +8,7 @@ import sympy
 import torch
 import torch.fx
 
+from verifycompile.ir.algebra import CONTRACT, open_view, reapply
 from verifycompile.ir.term import View
 from verifycompile.lowering.checks import check_stored, check_type
 from verifycompile.lowering.lower import Lowering
@@ -61,8 +62,8 @@ class ReadRowsCalls:
         """A size of rows, where it is the one ``recorded``. Raises ``UnsupportedError``."""
         if isinstance(value, Ragged) and dim == value.dim:
             builder, counts = self._lowering.builder, self._lowering.sizes.counts
-            is_count = counts.views.get(recorded) == builder.sum(value.rows.present, [0])
-            if is_count:
+            number = counts.number(builder, recorded)
+            if builder.sum(value.rows.present, [0]) in (number, _computed_alone(builder, number)):
                 return recorded
         raise UnsupportedError(UNREPRESENTABLE, f"the number `{recorded}` of rows is not known")
 
@@ -86,6 +87,14 @@ class ReadRowsCalls:
             elif are_read_rows(value) or self._lowering.sizes.counts.occur_in(value):
                 return None
         return None if _has_unknown_size(self._lowering.sizes, node) else found
+
+
+def _computed_alone(builder: Builder, number: View) -> View:
+    """A number that was computed with others, of which it is one, as it is computed by itself."""
+    if number.term.operation is not CONTRACT:
+        return number
+    opened = open_view(number)
+    return reapply(builder.pool, number, opened, opened.operands).scaled(number.coefficient)
 
 
 def _has_unknown_size(sizes: Sizes, node: torch.fx.Node) -> bool:
