@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import pathlib
-import subprocess
-
 import pytest
 
+from tests.agreement.asked_on_two_ranks import answers_of
 from tests.agreement.scripts.behind_a_break import RIGHT, WRONG
-from tests.warm import python
 
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, list[str]]:
-    done = subprocess.run(
-        [python(), "-W", "ignore", "-m", "tests.agreement.scripts.behind_a_break"],
-        cwd=pathlib.Path(__file__).parents[2],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=400,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return answers_of("behind_a_break")
 
 
 @pytest.mark.parametrize("name", RIGHT)

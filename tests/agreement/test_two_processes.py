@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
 import pathlib
-import subprocess
 from typing import Any
 
 import pytest
 
-from tests.warm import python
+from tests.agreement.asked_on_two_ranks import answers_of
 
 SCRIPT = pathlib.Path(__file__).parent / "scripts" / "two_ranks.py"
 
 
 @pytest.fixture(scope="module")
 def answers() -> dict[str, list[Any]]:
-    done = subprocess.run(
-        [python(), "-m", "tests.agreement.scripts.two_ranks"],
-        cwd=SCRIPT.parents[3],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "VERIFYCOMPILE_RANKS_TIMEOUT": "60"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=400,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return answers_of("two_ranks", VERIFYCOMPILE_RANKS_TIMEOUT="60")
 
 
 def same_on_both(found: list[Any]) -> Any:

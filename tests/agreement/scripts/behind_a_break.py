@@ -1,10 +1,7 @@
 """Code that takes what a compiled graph before it returns, on two gloo processes; prints what becomes of it, as JSON."""
 
 import json
-import os
 import pathlib
-import sys
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils.checkpoint import checkpoint
 
-from tests.forked import start_ranks
+from tests.agreement.asked_on_two_ranks import tell
 from verifycompile import RefinementError
 
 After = Callable[["Model", torch.Tensor], Any]
@@ -154,8 +151,4 @@ def rank_main(rank: int, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    with tempfile.TemporaryDirectory() as folder:
-        start_ranks(rank_main, (folder,), 2)
-        answers = [json.loads(pathlib.Path(folder, f"{rank}.json").read_text()) for rank in (0, 1)]
-    json.dump({name: [found[name] for found in answers] for name in answers[0]}, sys.stdout)
+    tell(rank_main)

@@ -3,8 +3,6 @@
 import json
 import os
 import pathlib
-import sys
-import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import verifycompile
-from tests.forked import start_ranks
+from tests.agreement.asked_on_two_ranks import tell
 
 
 class Sum(torch.autograd.Function):
@@ -163,8 +161,4 @@ def rank_main(rank: int, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    with tempfile.TemporaryDirectory() as folder:
-        start_ranks(rank_main, (folder,), 2)
-        answers = [json.loads(pathlib.Path(folder, f"{rank}.json").read_text()) for rank in (0, 1)]
-    json.dump({name: [found.get(name) for found in answers] for name in answers[0]}, sys.stdout)
+    tell(rank_main)
