@@ -7,8 +7,9 @@ linear in the rank's coordinates they are one program; else what each rank runs 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch.fx
@@ -230,13 +231,18 @@ def _held_messages(said: Mapping[int, Parts], implementation: Program) -> list[s
     advice = {item.name: _advice(item) for item in implementation.inputs}
     if implementation.own is not None:
         advice.update(dict.fromkeys(implementation.own.dtensors, _SENT))
-    messages: list[str] = []
-    first, *others = sorted(said)
-    for name, digest in said[first]["held"].items():
-        rank = next((rank for rank in others if said[rank]["held"].get(name, digest) != digest), None)
-        if rank is not None:
-            messages.append(_held_otherwise(name, "every rank", (first, rank), advice))
+    held = _differing({rank: item["held"] for rank, item in said.items()})
+    messages = [_held_otherwise(name, "every rank", ranks, advice) for name, ranks in held]
     return [*messages, *_differing_on_some(said, advice)]
+
+
+def _differing(said: Mapping[int, Mapping[str, Any]]) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Each name under which two ranks say something else, with the first two such ranks."""
+    for name in dict.fromkeys(name for rank in sorted(said) for name in said[rank]):
+        first, *others = (rank for rank in sorted(said) if name in said[rank])
+        other = next((rank for rank in others if said[rank][name] != said[first][name]), None)
+        if other is not None:
+            yield name, (first, other)
 
 
 def _advice(item: ProgramInput) -> str:
@@ -271,33 +277,26 @@ def _held_otherwise(name: str, where: str, ranks: tuple[int, int], advice: Mappi
 
 def _open_messages(said: Mapping[int, Parts]) -> list[str]:
     """The first input whose sizes or number, left open by the graph, are other ones on another rank."""
-    first, *others = sorted(said)
-    for name, numbers in said[first]["open"].items():
-        for rank in others:
-            theirs = said[rank]["open"].get(name, numbers)
-            if theirs != numbers:
-                message = (
-                    f"the graph leaves sizes or numbers of `{name}` open, which are {_enumerated(numbers)} on rank "
-                    f"{first} and {_enumerated(theirs)} on rank {rank}: what is proved holds where all ranks have the "
-                    "same. Pass the same, or compile with `dynamic=False`."
-                )
-                return [message]
-    return []
+    found = {rank: item["open"] for rank, item in said.items()}
+    return [
+        f"the graph leaves sizes or numbers of `{name}` open, which are {_enumerated(found[first][name])} on rank "
+        f"{first} and {_enumerated(found[other][name])} on rank {other}: what is proved holds where all ranks have the "
+        "same. Pass the same, or compile with `dynamic=False`."
+        for name, (first, other) in itertools.islice(_differing(found), 1)
+    ]
 
 
 def _constant_messages(said: Mapping[int, Parts]) -> list[str]:
     """The first number or text that is returned and is another one on another rank. None says that there is none."""
-    first, *others = sorted(said)
-    for place, own in said[first]["constants"].items():
-        for rank in others:
-            other = said[rank]["constants"].get(place, own)
-            if own != other and "None" not in (own, other):
-                message = (
-                    f"what is returned{place} is {own} on rank {first} and {other} on rank {rank}, and the spec "
-                    "returns one of them. Return the same on all ranks, or return it from code that is not compiled."
-                )
-                return [message]
-    return []
+    found = {
+        rank: {place: text for place, text in item["constants"].items() if text != "None"}
+        for rank, item in said.items()
+    }
+    return [
+        f"what is returned{place} is {found[first][place]} on rank {first} and {found[other][place]} on rank {other}, "
+        "and the spec returns one of them. Return the same on all ranks, or return it from code that is not compiled."
+        for place, (first, other) in itertools.islice(_differing(found), 1)
+    ]
 
 
 def _later_messages(said: Mapping[int, Parts]) -> list[str]:
