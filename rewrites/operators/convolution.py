@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from verifycompile.ir.size import Size, exact_quotient, product
+from verifycompile.ir.size import Size, exact_quotient, normalize_size, product
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.operators.constant_matrix import names, per_dimension, window
@@ -32,12 +32,34 @@ class _Windows:
     groups: int
 
     def matrices(self, b: Builder, small: Sequence[Size], kernel: Sequence[Size], large: Sequence[Size]) -> list[View]:
-        space = len(kernel)
-        numbers = [per_dimension(v, space) for v in (self.stride, self.padding, self.dilation)]
         return [
             window(b, step, edge, spread, *sizes)
-            for step, edge, spread, *sizes in zip(*numbers, small, kernel, large, strict=True)
+            for (step, edge, spread), *sizes in zip(self._numbers(len(kernel)), small, kernel, large, strict=True)
         ]
+
+    def shorter(self, large: Sequence[Size], kernel: Sequence[Size]) -> list[Size]:
+        """How many windows there are. Raises ``UnsupportedError`` where that is a rounded number of symbols."""
+        found: list[Size] = []
+        for (step, edge, spread), line, reach in zip(self._numbers(len(kernel)), large, kernel, strict=True):
+            room = normalize_size(line + 2 * edge - spread * (reach - 1) - 1)
+            steps = room // step if isinstance(room, int) else exact_quotient(room, step)
+            if steps is None:
+                raise UnsupportedError(UNREPRESENTABLE, f"windows at every {step} elements on a line of {line}")
+            found.append(normalize_size(steps + 1))
+        return found
+
+    def longer(self, small: Sequence[Size], kernel: Sequence[Size], more: Sequence[int]) -> list[Size]:
+        """How long a line is that the windows fill, with so many elements ``more``."""
+        lines = zip(self._numbers(len(kernel)), small, kernel, per_dimension(more, len(kernel)), strict=True)
+        return [
+            normalize_size((count - 1) * step - 2 * edge + spread * (reach - 1) + 1 + rest)
+            for (step, edge, spread), count, reach, rest in lines
+        ]
+
+    def _numbers(self, space: int) -> list[tuple[int, ...]]:
+        """Stride, padding and dilation of each dimension."""
+        numbers = (per_dimension(v, space) for v in (self.stride, self.padding, self.dilation))
+        return list(zip(*numbers, strict=True))
 
 
 def _labels(space: int) -> dict[str, str]:
@@ -81,15 +103,14 @@ def convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> View:
-    """``output_padding`` makes the result of a transposed convolution longer; its shape says by how much."""
+    """``output_padding`` makes the result of a transposed convolution longer."""
     require_real(b, "input", "weight", "bias")
     space = _space(b, input, weight)
-    if b.call.shape is None:
-        raise UnsupportedError(UNREPRESENTABLE, "a convolution whose result has no recorded shape")
     windows = _Windows(stride, padding, dilation, groups)
-    given, made = b.shape(input)[2:], b.call.shape[2:]
+    given, kernel = b.shape(input)[2:], b.shape(weight)[2:]
+    made = windows.longer(given, kernel, output_padding) if transposed else windows.shorter(given, kernel)
     small, large = (given, made) if transposed else (made, given)
-    matrices = windows.matrices(b, small, b.shape(weight)[2:], large)
+    matrices = windows.matrices(b, small, kernel, large)
     labels = _labels(space)
     source, target = ("small", "large") if transposed else ("large", "small")
     result = b.contraction(

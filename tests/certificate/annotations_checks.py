@@ -478,13 +478,15 @@ def _of_reads() -> Iterator[Row]:
     yield _called(number(u), read, tensor((), I64), said=_another("u", name), size_values={u: sympy.Integer(4)})
     ranks = {"coordinates": {RANK: 0}, "mesh": Mesh((MeshAxis("dp", 2),), (0, 1))}
     yield _called(number(RANK), read, tensor((), I64), said=_another("rank", name), **ranks)
-    place, ranks_of = torch.ops.device_mesh._runtime_compute_coordinate_on_dim.default, tensor((1, 2), torch.int32)
-    yield _called(number(RANK), place, ranks_of, 0, **ranks)
-    yield _called(number(u), place, ranks_of, 0, size_values={u: 2 * RANK}, **ranks)
-    own = "`_runtime_compute_coordinate_on_dim_default`"
-    said = f"{own} is recorded as 1 - rank, and reads a number from a tensor"
-    yield _called(number(1 - RANK), place, ranks_of, 0, said=said, **ranks)
-    yield _called(number(u), place, ranks_of, 0, said=_another("u", own), size_values={u: 2 * S}, **ranks)
+    place = torch.ops.device_mesh._runtime_compute_coordinate_on_dim.default
+    other = "`_runtime_compute_coordinate_on_dim_default` is recorded as {}, which is no place of a rank"
+    for recorded, values, said in (
+        (RANK, {}, ""), (u, {u: 2 * RANK}, ""), (1 - RANK, {}, other), (u, {u: 2 * S}, other), (u, {}, other),
+        (u, {u: RANK + v}, other),
+    ):  # fmt: skip
+        w = Written()
+        w.call(number(recorded), place)
+        yield Row(w.program(size_values=values, **ranks), said.format(recorded))
     for symbol, again, said in ((v, False, ""), (u, True, ""), (u, False, _another("u", f"{name[:-1]}_1`"))):
         w = Written()
         first, other = w.given("x", tensor((), I64)), w.given("y", tensor((), I64))

@@ -271,3 +271,13 @@ def _needed() -> Iterator[tuple[Callable[[Data], object], str]]:
     yield inner, told("shifted")
     yield lambda d: d["nodes"][4].update(args=[1]), told("group")
     yield lambda d: d["nodes"][4].update(kwargs={"name": 1}), told("group")
+
+    def with_place(data: Data, *args: Any) -> None:
+        target = "device_mesh._runtime_compute_coordinate_on_dim.default"
+        place = {"name": "place", "op": "call_function", "target": target, "args": list(args)}
+        data["nodes"].insert(4, {**place, "value": {"number": "SymInt", "expression": R}})
+        data["nodes"][-1]["args"].append({"node": "place"})
+
+    yield with_place, ""
+    yield lambda d: with_place(d, 0), told("place")
+    yield lambda d: with_place(d, {"node": "c"}, 0), told("place")

@@ -492,8 +492,8 @@ def test_what_is_no_json_is_rejected() -> None:
 
 
 def test_another_format_is_rejected() -> None:
-    with pytest.raises(ValueError, match="certificate format 12 is not the supported format 11"):
-        Certificate.from_json(json.dumps({**content("perceptron"), "version": 12}))
+    with pytest.raises(ValueError, match="certificate format 13 is not the supported format 12"):
+        Certificate.from_json(json.dumps({**content("perceptron"), "version": 13}))
 
 
 @pytest.mark.parametrize(

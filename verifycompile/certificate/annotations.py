@@ -203,19 +203,26 @@ class Derived:
     def _value_of_call(self, node: torch.fx.Node) -> Any:
         if node.name in self._program.groups:
             return ""  # a group is named where its axes are
+        if reads_place(node):
+            return self._place(node)
         derived, recorded = self._call(node), self._of_record(node)
         self._compare(node, recorded, derived)
         if not _is_unknown(derived):
             return self._one_of_its_kind(derived)
-        told, places = node.meta["val"], {*self._program.coordinates}
-        is_place = reads_place(node) and told.node.expr in places | self._program.size_values.keys()
-        if not is_place or expression_of(self._program, told).free_symbols - places:
-            self._reading.add(id(told))
-            from verifycompile.certificate.read_numbers import ReadNumbers  # here, because few programs read any
+        self._reading.add(id(node.meta["val"]))
+        from verifycompile.certificate.read_numbers import ReadNumbers  # here, because few programs read any
 
-            self._reads = self._reads or ReadNumbers(self._program)
-            self._reads.check(node, derived)
+        self._reads = self._reads or ReadNumbers(self._program)
+        self._reads.check(node, derived)
         return recorded
+
+    def _place(self, node: torch.fx.Node) -> Any:
+        """A coordinate of the rank: the program's tables say on which axes it is one."""
+        told, places = node.meta["val"], {*self._program.coordinates}
+        known = told.node.expr in places | self._program.size_values.keys()
+        if not known or expression_of(self._program, told).free_symbols - places:
+            raise AnnotationError(f"`{node.name}` is recorded as {told.node.expr}, which is no place of a rank")
+        return self._of_record(node)
 
     def _one_of_its_kind(self, value: Any) -> Any:
         """Of values that no call tells apart, one."""

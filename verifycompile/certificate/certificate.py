@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-FORMAT_VERSION = 11
+FORMAT_VERSION = 12
 
 _LONGEST = 500_000
 """Characters."""

@@ -22,6 +22,7 @@ import torch.distributed._ops.device_mesh  # pyright: ignore[reportUnusedImport]
 import torch.fx
 from torch.distributed.tensor.placement_types import Placement, Replicate
 
+from verifycompile.lowering.recorded import reads_place
 from verifycompile.program import Mesh, MeshAxis, OutputKind, Program, ProgramInput, ProgramOutput, Role, Size
 from verifycompile.question import Provenance
 from verifycompile.torch_interface.expressions import expression_from_data, recorded_number, recorded_tensor
@@ -124,6 +125,11 @@ _NOT_READ = UnregisteredOperator("a call like another one")
 """What a call of several calls, as long as they are not asked for one by one."""
 
 
+def is_in_table(program: Program, node: torch.fx.Node) -> bool:
+    """Whether a table of the program says what a node is: a group, or a coordinate of the rank."""
+    return node.name in program.groups or reads_place(node)
+
+
 def program_from_data(data: Mapping[str, Any]) -> Program:
     """The program that was written. Raises StorageError for anything else."""
     try:
@@ -133,7 +139,7 @@ def program_from_data(data: Mapping[str, Any]) -> Program:
 
 
 def require_needed(program: Program) -> None:
-    """Every node is an input, or an output needs it. The program's table says what a group is, not its arguments.
+    """Every node is an input, or an output needs it. Tables say what a group or a rank's coordinate is, no arguments.
 
     Raises StorageError.
     """
@@ -144,7 +150,7 @@ def require_needed(program: Program) -> None:
         within = {block.sources[place].call for place in block.taken}
         unneeded += (block.made[place] for place in block.taken if block.made[place] not in needed)
         for call, operands in ((source.call, source.operands) for source in reversed(block.sources)):
-            if call not in within or (call.name in program.groups and (call.args or call.kwargs)):
+            if call not in within or (is_in_table(program, call) and (call.args or call.kwargs)):
                 unneeded.append(call)
             within.update(operands)
         needed.update(block.operands)

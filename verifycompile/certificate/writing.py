@@ -19,7 +19,7 @@ import torch
 import torch.fx
 from torch.distributed.tensor.placement_types import Partial, Placement
 
-from verifycompile.certificate.storage import StorageError, StoredModule, StoredObject
+from verifycompile.certificate.storage import StorageError, StoredModule, StoredObject, is_in_table
 from verifycompile.lowering.recorded import constant_content
 from verifycompile.program import Program, ProgramInput, ProgramOutput, Size
 from verifycompile.torch_interface.operators import is_overload
@@ -57,7 +57,7 @@ def program_to_data(
 
 def _needed(program: Program) -> set[torch.fx.Node]:
     outputs = (item.node for item in program.outputs)
-    needed = reached(outputs, lambda node: () if node.name in program.groups else node.all_input_nodes)
+    needed = reached(outputs, lambda node: () if is_in_table(program, node) else node.all_input_nodes)
     return {*(item.node for item in program.inputs), *needed}
 
 
@@ -80,7 +80,7 @@ def in_order(program: Program, order: Sequence[torch.fx.Node]) -> list[torch.fx.
         stack = [wanted]
         while stack:
             node = stack[-1]
-            taken = () if node.name in program.groups else node.all_input_nodes
+            taken = () if is_in_table(program, node) else node.all_input_nodes
             missing = [n for n in taken if n not in found] if node not in found else []
             if missing:
                 stack.extend(reversed(missing))
@@ -148,7 +148,8 @@ class _Nodes:
             taken[(operand := self._same.get(operand, operand))] = None
             return operand
 
-        args = torch.fx.map_arg((node.args, node.kwargs), kept)
+        written = ((), {}) if is_in_table(self._program, node) else (node.args, node.kwargs)
+        args = torch.fx.map_arg(written, kept)
         names = [operand.name for operand in taken]
         data = _node_to_data(node, self._program, args)
         if node.name in self._program.groups:
@@ -160,8 +161,8 @@ class _Nodes:
 def _node_to_data(node: torch.fx.Node, program: Program, arguments: Any) -> dict[str, Any]:
     data: dict[str, Any] = {"name": node.name, "op": node.op, "value": value_to_data(node.meta.get("val"))}
     if node.op == "call_function":
-        # The axes of a group are in the program's table: how the program came to it is no part of what is proved.
-        args, kwargs = ((), {}) if node.name in program.groups else arguments
+        # The axes of a group, or of a coordinate, are in a table: how the program came to it is no part of the proof.
+        args, kwargs = ((), {}) if is_in_table(program, node) else arguments
         data |= {"target": target_to_text(node.target), "args": value_to_data(list(args))}
         if kwargs:
             data["kwargs"] = {name: value_to_data(value) for name, value in kwargs.items()}

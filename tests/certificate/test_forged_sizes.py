@@ -1,0 +1,103 @@
+"""Certificates of what is tried at some sizes, or said by a table: forged so that these say it and no others do."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from tests.attacks.test_certificates import text_of_ranks
+from tests.certificate.test_certificate import sealed
+from tests.certificate.test_forged import _proved_again
+from verifycompile import verify_graphs
+from verifycompile.certificate import check_certificate
+from verifycompile.certificate.annotations import choices_of
+from verifycompile.certificate.storage import program_from_data
+from verifycompile.refinement.attempt import ClaimError
+
+Data = dict[str, Any]
+
+
+@pytest.mark.parametrize("dimension", [0, 1])
+def test_a_coordinate_has_no_arguments(dimension: int) -> None:
+    """A map of ranks by which it would be another one says nothing: the program's table says on which axis it is one."""
+    data = json.loads(text_of_ranks("offsets by rank"))
+    nodes = data["implementation"]["nodes"]
+    (place,) = (k for k, node in enumerate(nodes) if "_runtime_compute_coordinate_on_dim" in str(node.get("target")))
+    name = nodes[place]["name"]
+    nodes[place]["args"] = [dimension]
+    wanted = f"it holds what its programs do not need: the node `{name}`"
+    assert check_certificate(sealed(data)).reason == wanted
+    held = {"dtype": "torch.int32", "shape": [1, 2], "content": [0, 0]}
+    value = {"tensor": "torch.int32", "shape": [1, 2], "stride": [2, 1], "offset": 0}
+    nodes.insert(0, {"name": "ranks", "op": "get_attr", "constant": held, "value": value})
+    nodes[place + 1]["args"] = [{"node": "ranks"}, dimension]
+    assert check_certificate(sealed(data)).reason == wanted
+
+
+def test_a_coordinate_that_is_another_number() -> None:
+    data = json.loads(text_of_ranks("offsets by rank"))
+    (place,) = (n for n in data["implementation"]["nodes"] if "_runtime_compute" in str(n.get("target")))
+    place["value"]["expression"] = ["Add", 1, ["Mul", -1, place["value"]["expression"]]]
+    assert not check_certificate(sealed(data))
+
+
+def _convolved(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """All elements times the size of the result of a convolution."""
+    return x * F.conv_transpose1d(x, w, stride=2).size(2)
+
+
+def test_a_convolution_that_is_recorded_longer_at_all_sizes_but_those_tried() -> None:
+    """What is added is taken away again, and so the size that the convolution has would be another one than it has."""
+    given = (torch.randn(3, 4, 9), torch.randn(4, 5, 6))
+    graphs = [make_fx(_convolved, tracing_mode="symbolic")(*given) for _ in range(2)]
+    certificate = verify_graphs(*graphs, mesh=(2,)).certificate
+    assert certificate is not None
+    data = json.loads(certificate.to_json())
+    assert check_certificate(sealed(data))
+    nodes = data["implementation"]["nodes"]
+    (last,) = (k for k, node in enumerate(nodes) if node["name"] == "mul")
+    size, convolution = (next(node for node in nodes if node["name"] == name) for name in ("sym_size_int", "convolution"))
+    length = size["value"]["expression"]
+    reach = nodes[1]["value"]["shape"][2]["expression"]
+    tried = _tried(data, reach[1])
+    differences = [["Add", reach, -number] for number in tried]
+    none = ["Mul", *differences]
+    added = _number(["Add", length, none])
+    convolution["value"]["shape"][2] = size["value"] = added
+    factors = [
+        _call(f"less_{k}", "sub", {"node": "reach"}, number, is_now=differences[k]) for k, number in enumerate(tried)
+    ]
+    nodes[last:last] = [
+        {**_call("reach", "sub", is_now=reach), "target": "aten.sym_size.int", "args": [{"node": nodes[1]["name"]}, 2]},
+        *factors,
+        _call("product", "mul", {"node": "less_0"}, {"node": "less_1"}, is_now=["Mul", *differences[:2]]),
+        _call("none", "mul", {"node": "product"}, {"node": "less_2"}, is_now=none),
+        _call("less", "sub", {"node": "sym_size_int"}, {"node": "none"}, is_now=length),
+    ]
+    nodes[-1]["args"][1] = {"node": "less"}
+    with pytest.raises(ClaimError, match="no relation of"):
+        _proved_again(data)
+    assert not check_certificate(sealed(data))
+
+
+def _tried(data: Data, name: str) -> list[int]:
+    """What a size is when annotations are put to the test."""
+    found = [
+        number for sizes in choices_of(program_from_data(data["implementation"])) for s, number in sizes.items() if str(s) == name
+    ]
+    assert len(set(found)) == 3
+    return found
+
+
+def _number(expression: Any) -> Data:
+    return {"number": "SymInt", "expression": expression}
+
+
+def _call(name: str, operator: str, *args: Any, is_now: Any) -> Data:
+    value = _number(is_now)
+    return {"name": name, "op": "call_function", "target": f"_operator:{operator}", "args": list(args), "value": value}
