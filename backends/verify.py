@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -12,6 +13,7 @@ import torch
 import torch.fx
 from torch.distributed.tensor.placement_types import Placement, Replicate
 
+from verifycompile.backends.held_tensors import comparing_at_calls
 from verifycompile.backends.operators import keep_operators, lists_operators
 from verifycompile.backends.refusal import Together, refusal
 from verifycompile.backends.reports import keep_report, warn_with_report
@@ -62,6 +64,7 @@ from verifycompile.torch_interface.whole_program import (
 from verifycompile.torch_interface.wrapper_guards import verify_again_where_wrappers_change
 
 if TYPE_CHECKING:
+    from verifycompile.agreement.held_again import HeldAlike
     from verifycompile.capture import Results
 
 log = logging.getLogger(__name__)
@@ -114,6 +117,7 @@ class CheckedGraph:
     """``report``: None where nothing could be asked, and ``unasked`` says why. ``kept``: its file in the report folder.
 
     ``layouts``: of the results, where they are proved. ``together``: the ranks that run this graph together.
+    ``at_calls``: what is called in place of what was compiled.
     """
 
     report: Report | None = None
@@ -121,6 +125,7 @@ class CheckedGraph:
     unasked: str = ""
     kept: str = ""
     together: Together = dataclasses.field(default_factory=Together)
+    at_calls: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda compiled: compiled
 
     @property
     def is_refused(self) -> bool:
@@ -139,7 +144,8 @@ class CheckedGraph:
                 f"the backend that compiles what was verified must return a function of the graph's inputs, not {what}."
             )
             raise as_compile_error(UsageError("VC306", text))
-        return keeping_layouts(waiting_within_autograd(compiled, example_inputs), self.layouts, self.together.ranks)
+        called = keeping_layouts(waiting_within_autograd(compiled, example_inputs), self.layouts, self.together.ranks)
+        return self.at_calls(called)
 
 
 def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options) -> CheckedGraph:
@@ -164,6 +170,7 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
     if frame.is_backward_of_torch_distributed:
         return _unasked("it is a step of torch's own backward, which has no counterpart in the spec's Python code")
     # Here, and not above: a job under the flag compiles plain models too, for which none of this is imported.
+    from verifycompile.agreement.held_again import HeldAlike, held_by_program
     from verifycompile.agreement.together import ranks_together, verify_together
     from verifycompile.capture.constructions import verify_again_where_constructions_differ
     from verifycompile.capture.spec import READ
@@ -195,8 +202,21 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
         assert captured.results is not None
         layouts = _layouts(implementation, captured.results, report)
     own = implementation.own
-    together = Together(ranks_together(implementation, channel), "" if own is None else own.frame, channel)
-    return CheckedGraph(report, layouts, kept=kept, together=together)
+    ranks = ranks_together(implementation, channel)
+    together = Together(ranks, "" if own is None else own.frame, channel)
+    checked = CheckedGraph(report, layouts, kept=kept, together=together)
+    if not report or own is None or channel is None or len(ranks) == 1:
+        return checked
+    tensors = held_by_program(implementation, own, channel.rank, example_inputs)
+    return _holding(checked, HeldAlike(own.frame, frame.function, channel, tensors, example_inputs), options)
+
+
+def _holding(checked: CheckedGraph, held: HeldAlike, options: Options) -> CheckedGraph:
+    if not held.tensors:
+        return checked
+    only_warns, frame = options.on_unproved == "warn", frame_under_compilation()
+    at_calls = functools.partial(comparing_at_calls, held=held, frame=frame, only_warns=only_warns)
+    return dataclasses.replace(checked, at_calls=at_calls)
 
 
 CHECK: contextvars.ContextVar[Callable[[torch.fx.GraphModule, Sequence[Any], Options], CheckedGraph]] = (
@@ -212,10 +232,11 @@ def _passed(
     ranks = () if is_whole_program(frame.code) else ranks_before(example_inputs)
     if not ranks:
         return _unasked(_NOTHING_PARALLEL)
-    from verifycompile.agreement.unasked import differing, is_alike
+    from verifycompile.agreement.unasked import alike, differing
 
-    if is_alike(gm, example_inputs, ranks):
-        return _unasked(_ALIKE, ranks)
+    held = alike(gm, example_inputs, ranks)
+    if held is not None:
+        return _holding(_unasked(_ALIKE, ranks), held, options)
     if any(map(returned_layout, example_inputs)):
         return None
     report = differing(frame, ranks, only_warns=options.on_unproved == "warn")

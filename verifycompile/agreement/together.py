@@ -185,7 +185,7 @@ def as_compared(implementation: Program, own: OwnCapture) -> Program:
 
 def held_digests(implementation: Program, own: OwnCapture) -> dict[str, str]:
     """What this rank holds of the tensors that all ranks are taken to hold alike, by name."""
-    compared = ((item.name, _digest_of(item, own)) for item in implementation.inputs if not _cut_axes(item, own))
+    compared = ((item.name, _digest_of(item, own)) for item in implementation.inputs if not cut_axes(item, own))
     return {name: digest for name, digest in compared if digest is not None}
 
 
@@ -195,7 +195,7 @@ def held_on_some(implementation: Program, own: OwnCapture, rank: int) -> dict[st
     place = coordinate_of(rank, implementation.mesh)
     found: dict[str, list[Any]] = {}
     for item in implementation.inputs:
-        cut = _cut_axes(item, own)
+        cut = cut_axes(item, own)
         digest = _digest_of(item, own) if cut and len(cut) < len(own.axes) else None
         if digest is not None:
             found[item.name] = [[[axis, place[axis]] for axis in cut], digest]
@@ -214,7 +214,7 @@ def alike_on(held: Mapping[str, Sequence[Any]], implementation: Program) -> Alik
     return Alike({place: digest_of(listed) for place, listed in by_place.items()}, sum(places.values()))
 
 
-def _cut_axes(item: ProgramInput, own: OwnCapture) -> tuple[int, ...]:
+def cut_axes(item: ProgramInput, own: OwnCapture) -> tuple[int, ...]:
     """Of the axes along which the ranks lie that run the program, those along which the input is not the same."""
     placements = item.placements
     return tuple(axis for axis in own.axes if placements is None or not isinstance(placements[axis], Replicate))

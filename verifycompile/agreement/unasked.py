@@ -6,13 +6,14 @@ same with what it holds, that is what one device computes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
 import torch
 import torch.fx
 
+from verifycompile.agreement.held_again import HeldAlike, HeldTensor
 from verifycompile.agreement.together import content_digest, job_channel, waiting_time
 from verifycompile.agreement.written import digest_of
 from verifycompile.capture import identity_of
@@ -31,23 +32,31 @@ from verifycompile.torch_interface.recorded_values import hints_of
 from verifycompile.torch_interface.sources import source_of
 
 
-def is_alike(graph: torch.fx.GraphModule, example_inputs: Sequence[Any], ranks: Sequence[int]) -> bool:
-    """Of the Dynamo graph under compilation, for the ``ranks`` of a job that run its frame together.
+def alike(graph: torch.fx.GraphModule, example_inputs: Sequence[Any], ranks: Sequence[int]) -> HeldAlike | None:
+    """Of the Dynamo graph under compilation, for the ``ranks`` of a job that run its frame together: what it holds.
 
-    False where a rank does not answer, and where what a rank runs cannot be compared.
+    None where a rank does not answer, and where what a rank runs is something else or cannot be compared.
     """
     channel = job_channel()
-    if channel is None or len(ranks) == 1:
-        return True
+    assert channel is not None
     traced = traced_frame_under_compilation(graph, example_inputs)
     frame = f"{identity_of(traced.frame)}, of which nothing is asked"
-    digest = digest_of(list(_said(traced)) if _is_comparable(traced) else ["of rank", channel.rank])
+    names = _names(traced)
+    held = held_tensors(traced, names, Outer())
+    digest = digest_of(list(_said(traced, names, held)) if _is_comparable(traced) else ["of rank", channel.rank])
     channel.begin(frame)
-    return channel.answers(channel.publish(frame, ranks, digest), digest, waiting_time()).agrees
+    if not channel.answers(channel.publish(frame, ranks, digest), digest, waiting_time()).agrees:
+        return None
+    tensors = [
+        HeldTensor(name.name, place, tuple(ranks), is_trained=value.requires_grad)
+        for place, (name, value) in enumerate(zip(names, example_inputs, strict=True))
+        if name.name in held
+    ]
+    return HeldAlike(frame, traced.frame.function, channel, tensors, example_inputs)
 
 
 def differing(frame: Frame, ranks: Sequence[int], *, only_warns: bool) -> Report:
-    """Of a frame that is not ``is_alike``, and of which nothing can be asked: how its inputs lie is not known."""
+    """Of a frame that is not ``alike``, and of which nothing can be asked: how its inputs lie is not known."""
     finding = Finding(
         code="VC208",
         severity=Severity.WARNING if only_warns else Severity.ERROR,
@@ -63,24 +72,18 @@ _DIFFERING = (
 )
 
 
-def _said(traced: TracedFrame) -> Iterator[Any]:
+def _said(traced: TracedFrame, names: Sequence[InputName], held: Mapping[str, torch.Tensor]) -> Iterator[Any]:
     """All of which the results, and the gradients, of a Dynamo graph are a function."""
     yield torch.is_grad_enabled()
-    yield [list(item) for item in _named_tensors(traced)]
-    yield graph_text(traced.graph)
-    yield list(constants_returned(traced).items())
-    yield list(hints_of(traced.example_inputs).values())
-
-
-def _named_tensors(traced: TracedFrame) -> Iterator[tuple[str, str, bool, str | None]]:
-    names = _names(traced)
-    held = held_tensors(traced, names, Outer())
     compared = {**held, **passed_numbers(traced, names)}
     for name, value in zip(names, traced.example_inputs, strict=True):
         if isinstance(value, torch.Tensor):
             tensor = compared.get(name.name)
             content = None if tensor is None else content_digest(tensor)
-            yield name.name, str(value.dtype), value.requires_grad, content
+            yield [name.name, str(value.dtype), value.requires_grad, content]
+    yield graph_text(traced.graph)
+    yield list(constants_returned(traced).items())
+    yield list(hints_of(traced.example_inputs).values())
 
 
 def _names(traced: TracedFrame) -> tuple[InputName, ...]:

@@ -20,6 +20,11 @@ def own_part(tensor: torch.Tensor) -> torch.Tensor:
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
+def writes_to(tensor: torch.Tensor) -> int:
+    """How often the tensor was written to, as torch counts it: not through ``data``, nor by other libraries."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
 def real_content(tensor: torch.Tensor) -> torch.Tensor | None:
     """The tensor with its elements; None where this process cannot read them: fake, without memory, a subclass."""
     real = constant_value(tensor) if isinstance(tensor, FakeTensor) else tensor

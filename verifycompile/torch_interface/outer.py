@@ -166,6 +166,14 @@ def active_ddp() -> DistributedDataParallel | None:
     return active if any(state is not None and vars(state).get("_ddp") is active for state in states) else None
 
 
+def sent_by_ddp(buffer: torch.Tensor) -> bool:
+    """Whether the active ``DistributedDataParallel`` has sent the buffer to all ranks before its forward."""
+    wrapper = active_ddp()
+    if wrapper is None or not wrapper.will_sync_module_buffers():
+        return False
+    return any(buffer is sent for sent in wrapper.modules_buffers)
+
+
 def ddp_name(wrapper: DistributedDataParallel) -> str:
     """``replicate`` wraps a list of the parameters that it manages."""
     return "replicate" if isinstance(wrapper.module, nn.ParameterList) else "DistributedDataParallel"

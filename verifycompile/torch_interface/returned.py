@@ -21,6 +21,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from verifycompile.program import MeshAxis
 from verifycompile.torch_interface.closures import globals_named, taken_along
+from verifycompile.torch_interface.contents import writes_to
 from verifycompile.torch_interface.dynamo import Frame
 from verifycompile.torch_interface.elements import real_tensors
 from verifycompile.torch_interface.source import is_user_class, is_user_file
@@ -86,18 +87,22 @@ def keeping_layouts(
             value = results[position]
             if isinstance(value, torch.Tensor) and not isinstance(value, DTensor):
                 total = _total(value) if layout.is_partial else None
-                _KEPT[value] = _Kept(layout, _version(value), total)
+                _KEPT[value] = _Kept(layout, writes_to(value), total)
         return results
 
-    # Dynamo calls what takes a list of arguments in another way.
-    call._boxed_call = getattr(compiled, "_boxed_call", False)  # type: ignore[attr-defined]  # read by torch
+    return called_like(compiled, call)
+
+
+def called_like(compiled: Callable[..., Any], call: Any) -> Callable[..., Any]:
+    """``call``, in place of ``compiled``: Dynamo calls what takes a list of arguments in another way."""
+    call._boxed_call = getattr(compiled, "_boxed_call", False)
     return call
 
 
 def returned_layout(value: object) -> ReturnedLayout | None:
     """How a verified graph laid the tensor out; None for one that no such graph returned, or that was written to."""
     kept = _KEPT.get(value) if isinstance(value, torch.Tensor) and not isinstance(value, DTensor) else None
-    if kept is None or not isinstance(value, torch.Tensor) or _version(value) != kept.version:
+    if kept is None or not isinstance(value, torch.Tensor) or writes_to(value) != kept.version:
         return None
     if kept.total is None:
         return kept.layout
@@ -159,7 +164,3 @@ def is_argument_of_resumed(frame: Frame, name: str) -> bool:
 
 def _total(value: torch.Tensor) -> torch.Tensor:
     return value.detach().sum()
-
-
-def _version(value: torch.Tensor) -> int:
-    return -1 if value.is_inference() else value._version
