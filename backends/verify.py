@@ -43,14 +43,22 @@ from verifycompile.torch_interface.dynamo_backend import (
 from verifycompile.torch_interface.eager_frames import accept
 from verifycompile.torch_interface.errors import as_compile_error
 from verifycompile.torch_interface.frame_guards import verify_again_unless
+from verifycompile.torch_interface.handed_over import handed_over
 from verifycompile.torch_interface.hook_guards import backward_hooks_around, verify_again_where_hooks_change
 from verifycompile.torch_interface.in_flight import without_marks
+from verifycompile.torch_interface.job_store import job_store
 from verifycompile.torch_interface.layout_guards import verify_again_where_layouts_change
 from verifycompile.torch_interface.messages import send_copies
 from verifycompile.torch_interface.outer import FIRST_FSDP, outer_of, runs_in_first_fsdp
 from verifycompile.torch_interface.own_compilation import compile_directly
 from verifycompile.torch_interface.parallelism import has_parallelism
-from verifycompile.torch_interface.returned import ReturnedLayout, keeping_layouts, ranks_before, returned_layout
+from verifycompile.torch_interface.returned import (
+    ReturnedLayout,
+    keeping_layouts,
+    ranks_before,
+    returned_layout,
+    telling,
+)
 from verifycompile.torch_interface.root_hooks import trace_root_hooks_where
 from verifycompile.torch_interface.saved_tensors import hook_on_saved_tensors, verify_again_where_saving_changes
 from verifycompile.torch_interface.shapes import keep_guards
@@ -231,16 +239,28 @@ def _passed(
     """What becomes of a graph that is no part of a parallel program. None: the ranks run other graphs of ``frame``."""
     ranks = () if is_whole_program(frame.code) else ranks_before(example_inputs)
     if not ranks:
-        return _unasked(_NOTHING_PARALLEL)
-    from verifycompile.agreement.unasked import alike, differing
+        return _telling(_unasked(_NOTHING_PARALLEL), gm, example_inputs)
+    from verifycompile.agreement.held_again import HeldAlike
+    from verifycompile.agreement.unasked import compared, differing
 
-    held = alike(gm, example_inputs, ranks)
-    if held is not None:
-        return _holding(_unasked(_ALIKE, ranks), held, options)
-    if any(map(returned_layout, example_inputs)):
+    found = compared(gm, example_inputs, ranks)
+    if isinstance(found, HeldAlike):
+        return _holding(_unasked(_ALIKE, ranks), found, options)
+    if not found.absent and any(map(returned_layout, example_inputs)):
         return None
-    report = differing(frame, ranks, only_warns=options.on_unproved == "warn")
+    report = differing(frame, ranks, found, only_warns=options.on_unproved == "warn")
     return CheckedGraph(apply_waivers(report, options.waivers))
+
+
+def _telling(checked: CheckedGraph, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> CheckedGraph:
+    """``checked``, which says of its results what it is, where a graph break lies between it and what takes them."""
+    if not handed_over().line or job_store() is None:
+        return checked
+    from verifycompile.agreement.unasked import said_before
+
+    if not (said := said_before(gm, example_inputs)):
+        return checked
+    return dataclasses.replace(checked, at_calls=functools.partial(telling, said=said))
 
 
 def _require_one_graph(frame: Frame) -> None:

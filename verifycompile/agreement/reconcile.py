@@ -139,6 +139,7 @@ def _reconciled(conversation: Conversation, captured: Captured, options: Options
     implementation = dataclasses.replace(captured.implementation, assumptions=taken)
     messages = [
         *_held_messages(said, implementation),
+        *_before_messages(said),
         *_open_messages(said),
         *_constant_messages(said),
         *_later_messages(said),
@@ -273,6 +274,17 @@ def _held_otherwise(name: str, where: str, ranks: tuple[int, int], advice: Mappi
         f"`{name}` is taken to be the same tensor on {where}, and ranks {first} and {second} hold other numbers in it; "
         f"{advice[name]}"
     )
+
+
+def _before_messages(said: Mapping[int, Parts]) -> list[str]:
+    """The first input that a graph returns of which nothing was asked, and which is another one on another rank."""
+    found = {rank: item["before"] for rank, item in said.items()}
+    return [
+        f"`{name}` is taken to be the same tensor on every rank, and the graph that returns it, before a graph break, "
+        f"is not the same on ranks {first} and {other}: give all ranks the same numbers, tensors and branches there, "
+        "or say how it is laid out with `in_placements`."
+        for name, (first, other) in itertools.islice(_differing(found), 1)
+    ]
 
 
 def _open_messages(said: Mapping[int, Parts]) -> list[str]:

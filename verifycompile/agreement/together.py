@@ -136,6 +136,11 @@ def said_of(
         "places": own.places,
         "constants": dict(own.constants),
         "held": held_digests(implementation, own),
+        "before": {
+            item.name: own.returned[item.name]
+            for item in implementation.inputs
+            if item.name in own.returned and not cut_axes(item, own)
+        },
         "open": open_numbers(implementation),
         "wrappers": {name: list(settings) for name, settings in own.wrappers.items()},
         "left for later": [text for text in implementation.assumptions if kind_of(text) is AssumptionKind.LATER],

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from verifycompile.agreement.channel import Answer
 from verifycompile.agreement.held_again import HeldAlike, HeldTensor
 from verifycompile.agreement.together import content_digest, job_channel, waiting_time
 from verifycompile.agreement.written import digest_of
@@ -29,13 +30,14 @@ from verifycompile.torch_interface.gradient_hooks import registered_hooks
 from verifycompile.torch_interface.graph_text import graph_text
 from verifycompile.torch_interface.outer import Outer
 from verifycompile.torch_interface.recorded_values import hints_of
+from verifycompile.torch_interface.returned import graph_that_returned
 from verifycompile.torch_interface.sources import source_of
 
 
-def alike(graph: torch.fx.GraphModule, example_inputs: Sequence[Any], ranks: Sequence[int]) -> HeldAlike | None:
+def compared(graph: torch.fx.GraphModule, example_inputs: Sequence[Any], ranks: Sequence[int]) -> HeldAlike | Answer:
     """Of the Dynamo graph under compilation, for the ``ranks`` of a job that run its frame together: what it holds.
 
-    None where a rank does not answer, and where what a rank runs is something else or cannot be compared.
+    What they answered, where one does not, and where what a rank runs is something else or cannot be compared.
     """
     channel = job_channel()
     assert channel is not None
@@ -43,10 +45,11 @@ def alike(graph: torch.fx.GraphModule, example_inputs: Sequence[Any], ranks: Seq
     frame = f"{identity_of(traced.frame)}, of which nothing is asked"
     names = _names(traced)
     held = held_tensors(traced, names, Outer())
-    digest = digest_of(list(_said(traced, names, held)) if _is_comparable(traced) else ["of rank", channel.rank])
+    digest = _digest(traced, names, held) or digest_of(["of rank", channel.rank])
     channel.begin(frame)
-    if not channel.answers(channel.publish(frame, ranks, digest), digest, waiting_time()).agrees:
-        return None
+    answer = channel.answers(channel.publish(frame, ranks, digest), digest, waiting_time())
+    if not answer.agrees:
+        return answer
     tensors = [
         HeldTensor(name.name, place, tuple(ranks), is_trained=value.requires_grad)
         for place, (name, value) in enumerate(zip(names, example_inputs, strict=True))
@@ -55,12 +58,24 @@ def alike(graph: torch.fx.GraphModule, example_inputs: Sequence[Any], ranks: Seq
     return HeldAlike(frame, traced.frame.function, channel, tensors, example_inputs)
 
 
-def differing(frame: Frame, ranks: Sequence[int], *, only_warns: bool) -> Report:
-    """Of a frame that is not ``alike``, and of which nothing can be asked: how its inputs lie is not known."""
+def said_before(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> str:
+    """A digest of the Dynamo graph under compilation, for the one that takes its results; "" where it has none."""
+    if job_channel() is None:
+        return ""
+    traced = traced_frame_under_compilation(graph, example_inputs)
+    names = _names(traced)
+    return _digest(traced, names, held_tensors(traced, names, Outer()))
+
+
+def differing(frame: Frame, ranks: Sequence[int], answer: Answer, *, only_warns: bool) -> Report:
+    """Of a frame whose ranks gave an ``answer`` that does not agree, and of which nothing else is asked."""
+    listed = ", ".join(map(str, ranks))
+    absent = "; ".join(f"rank {rank}: {reason}" for rank, reason in answer.absent.items())
+    text = _ABSENT.format(frame.function, listed, absent) if absent else _DIFFERING.format(frame.function, listed)
     finding = Finding(
         code="VC208",
         severity=Severity.WARNING if only_warns else Severity.ERROR,
-        message=_DIFFERING.format(frame.function, ", ".join(map(str, ranks))),
+        message=text,
         impl_location=SourceLocation(frame.code.co_filename, frame.code.co_firstlineno, function=frame.function),
     )
     return Report(verdict=Verdict.UNPROVED, findings=(finding,))
@@ -72,6 +87,17 @@ _DIFFERING = (
 )
 
 
+_ABSENT = (
+    "`{0}` takes what a graph before it returns, and not all of the ranks {1} compile it ({2}): call it on all of "
+    "them, or keep what one rank alone does, as logging, from being compiled (`torch.compiler.disable`)"
+)
+
+
+def _digest(traced: TracedFrame, names: Sequence[InputName], held: Mapping[str, torch.Tensor]) -> str:
+    """Of all that is said of the graph; "" where that does not say what it computes."""
+    return digest_of(list(_said(traced, names, held))) if _is_comparable(traced) else ""
+
+
 def _said(traced: TracedFrame, names: Sequence[InputName], held: Mapping[str, torch.Tensor]) -> Iterator[Any]:
     """All of which the results, and the gradients, of a Dynamo graph are a function."""
     yield torch.is_grad_enabled()
@@ -80,7 +106,7 @@ def _said(traced: TracedFrame, names: Sequence[InputName], held: Mapping[str, to
         if isinstance(value, torch.Tensor):
             tensor = compared.get(name.name)
             content = None if tensor is None else content_digest(tensor)
-            yield [name.name, str(value.dtype), value.requires_grad, content]
+            yield [name.name, str(value.dtype), value.requires_grad, content, graph_that_returned(value)]
     yield graph_text(traced.graph)
     yield list(constants_returned(traced).items())
     yield list(hints_of(traced.example_inputs).values())

@@ -26,6 +26,7 @@ from verifycompile.capture.meshes import Root, check_named_mesh, resolve_coordin
 from verifycompile.capture.one_rank import (
     axes_spoken_of,
     constants_returned,
+    graphs_before,
     held_tensors,
     identity_of,
     names_of_dtensors,
@@ -193,6 +194,7 @@ def capture_traced(
             axes=axes_spoken_of(traced, program, found, options, around),
             held=held_tensors(traced, hooked.exported.names, outer),
             passed=passed_numbers(traced, hooked.exported.names),
+            returned=graphs_before(traced, hooked.exported.names),
             dtensors=names_of_dtensors(traced, hooked.exported.names),
             unless_compared=(*general, *everywhere.assumptions, *resolve_groups(graph, found.mesh).assumptions),
             places=tuple(f"{place}: {name}" for place, name in hooked.exported.places.items()),

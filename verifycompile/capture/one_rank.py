@@ -18,6 +18,7 @@ from verifycompile.program import Program, Role
 from verifycompile.torch_interface.contents import own_part
 from verifycompile.torch_interface.dynamo import Frame, TracedFrame
 from verifycompile.torch_interface.outer import Outer
+from verifycompile.torch_interface.returned import graph_that_returned
 from verifycompile.torch_interface.returned_values import Constant, shown_place
 from verifycompile.torch_interface.sources import SourcePath, source_of
 
@@ -98,6 +99,13 @@ def passed_numbers(traced: TracedFrame, names: Sequence[InputName]) -> dict[str,
         for name, value in passed.items()
         if isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex())
     }
+
+
+def graphs_before(traced: TracedFrame, names: Sequence[InputName]) -> dict[str, str]:
+    """By the name of an argument of the frame, what is said of the graph that returned it, where something is."""
+    values = zip(names, traced.example_inputs, strict=True)
+    said = {name.name: graph_that_returned(value) for name, value in values if isinstance(value, torch.Tensor)}
+    return {name: text for name, text in said.items() if text}
 
 
 def constants_returned(traced: TracedFrame) -> dict[str, str]:

@@ -64,6 +64,8 @@ class _Kept:
 _KEPT: MutableMapping[torch.Tensor, _Kept] = WeakTensorKeyDictionary()
 _RANKS: MutableMapping[torch.Tensor, tuple[int, ...]] = WeakTensorKeyDictionary()
 """The ranks that ran together what returned a tensor."""
+_GRAPHS: MutableMapping[torch.Tensor, tuple[str, int]] = WeakTensorKeyDictionary()
+"""What is said of the graph of which nothing was asked that returned a tensor, and the writes to the tensor by then."""
 
 
 def keeping_layouts(
@@ -91,6 +93,23 @@ def keeping_layouts(
         return results
 
     return called_like(compiled, call)
+
+
+def telling(compiled: Callable[..., Any], said: str) -> Callable[..., Any]:
+    """``compiled``, whose results are known as those of a graph of which ``said`` is said."""
+
+    def call(*args: Any) -> Any:
+        results = compiled(*args)
+        _GRAPHS.update((value, (said, writes_to(value))) for value in results if isinstance(value, torch.Tensor))
+        return results
+
+    return called_like(compiled, call)
+
+
+def graph_that_returned(value: torch.Tensor) -> str:
+    """What is said of the graph that returned the tensor; "" where nothing is, or it was written to."""
+    said, writes = _GRAPHS.get(value, ("", 0))
+    return said if writes == writes_to(value) else ""
 
 
 def called_like(compiled: Callable[..., Any], call: Any) -> Callable[..., Any]:

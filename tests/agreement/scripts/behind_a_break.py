@@ -1,6 +1,7 @@
 """Code that takes what a compiled graph before it returns, on two gloo processes; prints what becomes of it, as JSON."""
 
 import json
+import os
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -66,6 +67,36 @@ def frozen(model: Model, rank: int) -> None:
     model.head.weight.requires_grad_(rank == 0)
 
 
+class Prepared(Model):
+    """A graph break lies before what is parallel; what a rank does there is no part of a parallel program."""
+
+    def __init__(self, number: int, weight: int) -> None:
+        super().__init__(head, number)
+        self.register_buffer("weight", torch.full((8,), float(weight)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(x) * self.number + self.weight
+        torch._dynamo.graph_break()
+        return self.down(torch.relu(self.up(x)))
+
+
+class Logging(Model):
+    """Rank 0 alone computes what it writes to its log."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.down(torch.relu(self.up(x)))
+        torch._dynamo.graph_break()
+        if self.number == 0:
+            logged(y)
+        return y
+
+
+def logged(y: torch.Tensor) -> None:
+    z = y.detach().abs() * 2
+    torch._dynamo.graph_break()
+    z.add_(1)
+
+
 class Pieces(nn.Module):
     """Squares of a rank's own rows, added up: rank 0 has one piece of them, rank 1 two, or each has a stretch."""
 
@@ -119,8 +150,11 @@ WRONG: dict[str, tuple[After, Callable[[Model, int], None] | None]] = {
 
 
 def outcome(mesh: DeviceMesh, after: After, number: int, change: Callable[[Model], None] | None = None) -> str:
+    return outcome_of(Model(after, number), mesh, change)
+
+
+def outcome_of(model: Model, mesh: DeviceMesh, change: Callable[[Model], None] | None = None) -> str:
     torch._dynamo.reset()
-    model = Model(after, number)
     parallelize_module(model, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
     if change is not None:
         change(model)
@@ -142,9 +176,15 @@ def rank_main(rank: int, folder: str) -> None:
     for name, (after, change) in WRONG.items():
         number = 1 if change else 1 + rank
         answers[f"wrong {name}"] = outcome(mesh, after, number, change and (lambda model, f=change: f(model, rank)))
+    answers["right before"] = outcome_of(Prepared(2, 3), mesh)
+    answers["number before"] = outcome_of(Prepared(2 + rank, 3), mesh)
+    answers["buffer before"] = outcome_of(Prepared(2, 3 + rank), mesh)
     for name, in_one in (("in one piece", True), ("in pieces", False)):
         answers[f"sum {name}"] = taken(mesh, rank, in_one=in_one, reduced=True)
         answers[f"part {name}"] = taken(mesh, rank, in_one=in_one, reduced=False)
+    if rank == 0:
+        os.environ["VERIFYCOMPILE_RANKS_TIMEOUT"] = "1"
+    answers["logging"] = outcome_of(Logging(head, rank), mesh)
     pathlib.Path(folder, f"{rank}.json").write_text(json.dumps(answers))
     dist.barrier()
     dist.destroy_process_group()
