@@ -116,8 +116,8 @@ class Translator:
 
     def _unscaled(self, view: View) -> Formula:
         term = view.term
-        if not term.index_sizes and not term.operands:
-            return formula.number(1) if term.operation is UNIT else self._variable(view)
+        if term.operation is UNIT:
+            return formula.number(1)
         if term.operation is IOTA:
             return self._number(view)
         if term.operation is COMBINE:

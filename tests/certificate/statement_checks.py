@@ -272,6 +272,14 @@ def _rows_of_inputs() -> Iterator[tuple[Parts, Statement | str]]:
     )
     yield _right(K), dataclasses.replace(SAID, sizes=(*SAID.sizes, "n is x.size(0)"))
     yield _right(sympy.Symbol("m", integer=True)), SAID
+    numbers = _right(sympy.Symbol("m", integer=True))
+    wrong = "`n` of the {} is no tensor, and lies on a mesh or is a cotangent"
+    for placements in (ROWS, (Replicate(), Partial())):
+        yield (numbers[0], _inputs(numbers[1], "n", placements=placements), placed), wrong.format("implementation")
+    yield (numbers[0], _inputs(numbers[1], "n", placements=WHOLE), placed), SAID
+    yield (numbers[0], _inputs(numbers[1], "n", role=Role.TANGENT), placed), wrong.format("implementation")
+    yield (_inputs(numbers[0], "n", role=Role.TANGENT), numbers[1], placed), wrong.format("spec")
+    yield (spec, _inputs(own, "mesh", placements=ROWS), placed), wrong.format("implementation").replace("`n`", "`mesh`")
     frozen = [_outputs(p, "output.0", requires_grad=False) for p in (spec, own)]
     yield (*frozen, placed), "`output.0` of the spec has a gradient and asks for none"
     unknown = [_outputs(p, "output.0", requires_grad=None) for p in (spec, own)]

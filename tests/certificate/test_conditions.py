@@ -44,9 +44,11 @@ from tests.lemmas import (
     padded_pieces_checks,
     places_checks,
     rank_places_checks,
+    side_condition_checks,
     similar_checks,
     sliding_checks,
     stretches_checks,
+    test_formula,
 )
 from tests.lemmas.conditions import Check, Mutant, found_by, mutants_of, of_tests, tried
 from tests.lowering import test_budget
@@ -108,6 +110,7 @@ from verifycompile.rewrites.parts import (
     stretched_counters,
     stretches,
 )
+from verifycompile.rewrites.side_conditions import formula, index_arithmetic, smt_lib, solver, trials
 
 _WHOLE_VALUES = "test_whole_concatenations_and_windows_are_what_they_are_said_to_be"
 CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
@@ -148,6 +151,11 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     stretched_counters: sliding_checks.counter_checks,
     stretches: stretches_checks.checks,
     similar: lambda: itertools.chain(of_tests(test_similar), similar_checks.checks()),
+    formula: lambda: itertools.chain(side_condition_checks.formula_checks(), of_tests(test_formula)),
+    smt_lib: side_condition_checks.text_checks,
+    trials: side_condition_checks.trial_checks,
+    solver: side_condition_checks.solver_checks,
+    index_arithmetic: side_condition_checks.view_checks,
     scalar: lambda: of_tests(test_scalar),
     size: lambda: of_tests(test_size),
     validate: lambda: of_tests(test_validate),
@@ -212,6 +220,16 @@ SAME: Mapping[ModuleType, Mapping[str, str]] = {
         "`False` for `not numbers`": _FASTER,
     },
     sliding: {"`False` for `mask is None`": _FASTER},
+    formula: {"`False` for `parts[1:] in ((), (1,))`": _FASTER},
+    trials: {"`True` for `kind == 'real'`": "halves that are no whole numbers are left out"},
+    index_arithmetic: {
+        "`left <= right` for `left < right`": "of equal numbers either one",
+        "`number <= 0` for `number < 0`": "zero is cut off to zero from both sides",
+        "`view.shape[dim] == size` for `divisor == 1 and view.shape[dim] == size`": _WHOLE,
+        "`divisor != 1` for `divisor == 1`": _FASTER,
+        "`False` for `whole`": _FASTER,
+        "`term.operation not in _COPIES` for `term.operation in _COPIES`": _FASTER,
+    },
     indicator: {
         "`c <= 0` for `c < 0`": "what is zero is a number, of which the sign is not asked",
         "`digits != counter.axes[0]` for `digits != counter.axes[0] and rest`": "a sum of such counters alone is a counter",

@@ -46,6 +46,21 @@ def test_a_coordinate_that_is_another_number() -> None:
     assert not check_certificate(sealed(data))
 
 
+@pytest.mark.parametrize("placement", [["shard", 0, 1], ["partial", "sum"]])
+def test_a_number_that_is_said_to_lie_on_the_mesh(placement: list[Any]) -> None:
+    """It is the spec's own, and neither a part of it nor a summand, as the check would tell."""
+    given = (torch.randn(4, 6), 3)
+    graphs = [make_fx(lambda x, n: x * n, tracing_mode="symbolic")(*given) for _ in range(2)]
+    certificate = verify_graphs(*graphs, mesh=(2,)).certificate
+    assert certificate is not None
+    data = json.loads(certificate.to_json())
+    assert check_certificate(sealed(data))
+    number = data["implementation"]["inputs"][1]
+    number["placements"] = [placement]
+    told = f"`{number['name']}` of the implementation is no tensor, and lies on a mesh or is a cotangent"
+    assert check_certificate(sealed(data)).reason == told
+
+
 def _convolved(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     """All elements times the size of the result of a convolution."""
     return x * F.conv_transpose1d(x, w, stride=2).size(2)

@@ -8,6 +8,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch.distributed.tensor.placement_types import Replicate
 
 from verifycompile.certificate.annotations import sizes_of
 from verifycompile.certificate.storage import StorageError
@@ -178,6 +179,9 @@ def _check_inputs(program: Program, side: str) -> None:
     for item in program.inputs:
         if item.role is not Role.OPAQUE and item.node.meta.get("val") is None:
             raise StatementError(f"nothing is recorded of the input `{item.name}` of the {side}")
+        lies = item.role is Role.TANGENT or any(not isinstance(p, Replicate) for p in item.placements or ())
+        if lies and not tensors_of(item.node.meta.get("val")):
+            raise StatementError(f"`{item.name}` of the {side} is no tensor, and lies on a mesh or is a cotangent")
         if item.role is not Role.TANGENT and item.open_axes:
             raise StatementError(f"`{item.name}` of the {side} lies open, and is no cotangent")
         if item.role is Role.TANGENT and item.name in outputs and outputs[item.name].requires_grad is False:
