@@ -77,32 +77,36 @@ def _check_meaning(
     """
     if isinstance(spec, types.BuiltinFunctionType):
         return
-    models = [list(signature.parameters.values()) for signature in _signatures_of_model(entered, frame)]
     own = _signature(spec)
     try:
         bound = own.bind(*arguments[0], **arguments[1]).arguments
     except TypeError:
         return
-    for model in models:
-        _check_order(model[: len(arguments[0])], list(own.parameters.values()))
-        for parameter in model:
-            other = own.parameters.get(parameter.name)
-            if other is None or other.default is other.empty or parameter.default is parameter.empty:
-                continue
-            is_passed = bound.get(parameter.name, other.default) is not parameter.default
-            if not is_passed and not _is_same(parameter.default, other.default):
-                raise UsageError(
-                    "VC306",
-                    f"the option `spec` has the default {other.default!r} for `{parameter.name}`, and the model has "
-                    f"{parameter.default!r}: a call that leaves it out means something else to each. Give both the "
-                    "same default.",
-                )
+    if entered is None:
+        models = _functions_of(frame.code) if any(item.default is not item.empty for item in _items(own)) else ()
+        _check_order(frame.code.co_varnames[: frame.code.co_argcount], own, len(arguments[0]))
+    else:
+        models = () if isinstance(entered, types.BuiltinFunctionType) else (_signature(entered),)
+        for model in models:
+            _check_order([item.name for item in _items(model) if item.kind in _POSITIONAL], own, len(arguments[0]))
+    for parameter in (item for model in models for item in _items(model)):
+        other = own.parameters.get(parameter.name)
+        if other is None or other.default is other.empty or parameter.default is parameter.empty:
+            continue
+        is_passed = bound.get(parameter.name, other.default) is not parameter.default
+        if not is_passed and not _is_same(parameter.default, other.default):
+            raise UsageError(
+                "VC306",
+                f"the option `spec` has the default {other.default!r} for `{parameter.name}`, and the model has "
+                f"{parameter.default!r}: a call that leaves it out means something else to each. Give both the "
+                "same default.",
+            )
 
 
-def _check_order(model: Sequence[inspect.Parameter], spec: Sequence[inspect.Parameter]) -> None:
-    names, others = ([item.name for item in items if item.kind in _POSITIONAL] for items in (model, spec))
-    for name, other in zip(names, others, strict=False):
-        if name != other and name in others and other in names:
+def _check_order(names: Sequence[str], spec: inspect.Signature, passed: int) -> None:
+    others = [item.name for item in _items(spec) if item.kind in _POSITIONAL]
+    for name, other in zip(names[:passed], others, strict=False):
+        if name != other and name in others and other in names[:passed]:
             raise UsageError(
                 "VC306",
                 f"the option `spec` takes `{other}` where the model takes `{name}`, and both take the two: whether a "
@@ -113,13 +117,17 @@ def _check_order(model: Sequence[inspect.Parameter], spec: Sequence[inspect.Para
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def _signatures_of_model(entered: Callable[..., Any] | None, frame: Frame) -> Iterator[inspect.Signature]:
-    """Of the functions whose call the frame may be: several, where one definition was executed more than once."""
-    if entered is not None:
-        yield from () if isinstance(entered, types.BuiltinFunctionType) else (_signature(entered),)
-        return
-    for function in gc.get_referrers(frame.code):
-        if isinstance(function, types.FunctionType) and function.__code__ is frame.code:
+def _items(signature: inspect.Signature) -> Sequence[inspect.Parameter]:
+    return tuple(signature.parameters.values())
+
+
+def _functions_of(code: types.CodeType) -> Iterator[inspect.Signature]:
+    """Of the functions whose call the frame may be: several, where one definition was executed more than once.
+
+    What the whole process holds is gone through to find them.
+    """
+    for function in gc.get_referrers(code):
+        if isinstance(function, types.FunctionType) and function.__code__ is code:
             yield inspect.signature(function, follow_wrapped=False)
 
 
