@@ -64,7 +64,7 @@ def observe() -> None:
     if not installed.startswith(f"{TORCH_RELEASE}."):
         text = f"verifycompile works with torch {TORCH_RELEASE}, and torch {installed} is installed"
         raise ImportError(f"{text}: pip install torch=={TORCH_RELEASE}.*")
-    importlib.import_module("verifycompile.torch_interface.observation").activate()
+    importlib.import_module("verifycompile.torch_interface.observed_readers").activate()
     importlib.import_module("verifycompile.torch_interface.constructed").record_constructions()
     importlib.import_module("verifycompile.torch_interface.plan_lines").record_plans()
     importlib.import_module("verifycompile.torch_interface.traced_lines").keep_lines()

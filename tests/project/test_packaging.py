@@ -72,9 +72,12 @@ OBSERVED = {
     "verifycompile.backends.autoload",
     "verifycompile.torch_interface",
     "verifycompile.torch_interface.constructed",
+    "verifycompile.torch_interface.launcher_variables",
     "verifycompile.torch_interface.observation",
+    "verifycompile.torch_interface.observed_readers",
     "verifycompile.torch_interface.plan_lines",
     "verifycompile.torch_interface.traced_lines",
+    "verifycompile.torch_interface.whose_code",
 }
 
 

@@ -24,15 +24,9 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from tests.support import fake_mesh_world, fake_world
 from verifycompile.torch_interface.dynamo import frame_of_call, trace_frame
-from verifycompile.torch_interface.observation import (
-    Read,
-    ReadKind,
-    activate,
-    is_installed,
-    moment,
-    reads,
-    reads_of_trace,
-)
+from verifycompile.torch_interface.observation import Read, ReadKind, moment, reads, reads_of_trace
+from verifycompile.torch_interface.observed_readers import activate
+from verifycompile.torch_interface.whose_code import is_installed
 
 
 @pytest.fixture(name="mesh")

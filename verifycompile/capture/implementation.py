@@ -62,7 +62,6 @@ from verifycompile.torch_interface.number_lines import ran_beside
 from verifycompile.torch_interface.observation import (
     Read,
     ReadKind,
-    is_of_torch,
     listed_reads,
     observes_whole_job,
     reads,
@@ -71,6 +70,7 @@ from verifycompile.torch_interface.observation import (
 from verifycompile.torch_interface.outer import Outer, outer_of
 from verifycompile.torch_interface.shapes import trace_guards
 from verifycompile.torch_interface.tensors import layouts_forgotten
+from verifycompile.torch_interface.whose_code import is_of_torch
 
 EXPORT = "verifycompile.export"
 """Key of ``GraphModule.meta`` under which a captured implementation keeps its ``Export`` for ``recover_spec``."""

@@ -31,17 +31,11 @@ from verifycompile.torch_interface.constructed import (
 )
 from verifycompile.torch_interface.dynamo import Frame, TracedFrame
 from verifycompile.torch_interface.guarded_values import GuardedValue, guarded_values
+from verifycompile.torch_interface.launcher_variables import is_degree_variable, is_rank_variable
 from verifycompile.torch_interface.mesh import is_process_group
-from verifycompile.torch_interface.observation import (
-    Read,
-    ReadKind,
-    is_degree_variable,
-    is_installed,
-    is_rank_variable,
-    reads,
-    was_before_degree,
-)
+from verifycompile.torch_interface.observation import Read, ReadKind, reads, was_before_degree
 from verifycompile.torch_interface.sources import SourcePath
+from verifycompile.torch_interface.whose_code import is_installed
 
 Steps = tuple[Step, ...]
 

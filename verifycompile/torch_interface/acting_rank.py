@@ -17,6 +17,7 @@ from torch.distributed._mesh_layout import _MeshLayout
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from verifycompile.torch_interface.launcher_variables import is_degree_variable, is_rank_variable
 from verifycompile.torch_interface.mesh import (
     RootMesh,
     axes_of_line,
@@ -26,15 +27,10 @@ from verifycompile.torch_interface.mesh import (
     mixed_radix,
     root_of,
 )
-from verifycompile.torch_interface.observation import (
-    KEPT_BY_MESHES,
-    asking_file,
-    is_degree_variable,
-    is_rank_variable,
-    note_acted,
-)
+from verifycompile.torch_interface.observation import KEPT_BY_MESHES, note_acted
 from verifycompile.torch_interface.ranks import COLLECTIVE_NAMESPACES
 from verifycompile.torch_interface.replaced import replaced
+from verifycompile.torch_interface.whose_code import asking_file
 
 _ROOTED = ("scatter", "gather")
 """Collectives in which a backend checks that the root alone gives a list; it knows this process's rank, not the acted

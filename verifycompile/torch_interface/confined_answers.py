@@ -25,7 +25,8 @@ import torch.distributed as dist
 from torch.distributed import device_mesh
 
 from verifycompile.torch_interface.closures import names_in
-from verifycompile.torch_interface.observation import Asker, Read
+from verifycompile.torch_interface.observation import Read
+from verifycompile.torch_interface.whose_code import Asker
 
 _PURE = (print, len, range, int, str, float, bool, min, max, abs, divmod, round, tuple, list, isinstance, repr)
 _LOGS = (logging.debug, logging.info, logging.warning, logging.error, warnings.warn)

@@ -22,7 +22,8 @@ import torch
 from torch import nn
 from torch._C._dynamo import eval_frame
 
-from verifycompile.torch_interface.observation import Asker, callers, has_asked_for_degree, moment
+from verifycompile.torch_interface.observation import has_asked_for_degree, moment
+from verifycompile.torch_interface.whose_code import Asker, callers
 
 Step = tuple[str, Hashable]
 """``(".", attribute)`` or ``("[]", key or index)``."""

@@ -31,11 +31,11 @@ from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrate
 
 from verifycompile.torch_interface.dynamo import Frame
 from verifycompile.torch_interface.handed_over import keep_handed_over
-from verifycompile.torch_interface.observation import is_installed
 from verifycompile.torch_interface.own_compilation import own_compilation
 from verifycompile.torch_interface.returned import held_sum
 from verifycompile.torch_interface.source import is_user_file
 from verifycompile.torch_interface.whole_program import AROUND_TORCH, is_function_given
+from verifycompile.torch_interface.whose_code import is_installed
 
 
 @dataclasses.dataclass(frozen=True)

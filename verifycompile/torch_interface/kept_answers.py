@@ -21,7 +21,8 @@ from typing import Any, cast
 from torch import nn
 
 from verifycompile.torch_interface.closures import globals_named, names_in, taken_along
-from verifycompile.torch_interface.observation import Asker, Read, is_installed, is_of_torch
+from verifycompile.torch_interface.observation import Read
+from verifycompile.torch_interface.whose_code import Asker, is_installed, is_of_torch
 
 _LOADS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLOSURE", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_CLASSDEREF")
 _READS = ("LOAD_ATTR", "LOAD_METHOD")

@@ -1,35 +1,42 @@
 """What code outside of torch asked torch and the launcher's environment about this process: its rank, and the degree.
 
-The lowest functions that every such question goes through are wrapped, so that one whose reader was imported before is
-seen too. Wrapping changes no answer. The asker is the nearest frame outside of torch's own readers; where that is torch
-or this package, nobody asked. While Dynamo traces it folds such calls, and the asker is the line that it traces.
+``observed_readers`` wraps the lowest functions that every such question goes through. The asker is the nearest frame
+outside of torch's own readers; where that is torch or this package, nobody asked. While Dynamo traces it folds such
+calls, and the asker is the line that it traces.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import dis
 import enum
-import functools
 import itertools
 import os
 import sys
 import types
 import weakref
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Backend
-from torch._C._dynamo import eval_frame
 from torch._guards import TracingContext
 from torch.distributed import device_mesh, distributed_c10d
-from torch.distributed.device_mesh import DeviceMesh
 
-_ENVIRONMENT = "os.environ"
+from verifycompile.torch_interface.whose_code import (
+    OWN,
+    TORCH,
+    Asker,
+    Owner,
+    callers,
+    is_imported_by_torch,
+    is_installed,
+    is_of_torch,
+    owner_of,
+)
+
+ENVIRONMENT = "os.environ"
 NUMBER_OF_DEVICE = "device.index"
 _OF_DEVICES = (NUMBER_OF_DEVICE, "current_device", "current_device_index", "current_device_idx")
 """Readers of the number of the device that computes: jobs set it to the process's number on its machine."""
@@ -40,23 +47,6 @@ class ReadKind(enum.Enum):
 
     RANK = "rank"
     DEGREE = "degree"
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Asker:
-    """Code that asked, or that called what asked, at ``offset`` of its instructions. ``names``: its globals.
-
-    ``is_direct``: the user's code called it, not that of torch or a package.
-    """
-
-    code: types.CodeType
-    offset: int
-    names: dict[str, Any]
-    is_direct: bool
-
-    def is_at(self, other: Asker) -> bool:
-        """Whether both are of the same code at the same instruction."""
-        return self.code is other.code and self.offset == other.offset and self.names is other.names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +73,7 @@ class Read:
     @property
     def is_of_this_process(self) -> bool:
         """Whether a variable or the number of a device was read, of which nobody here knows what other ranks have."""
-        return self.reader.startswith(_ENVIRONMENT) or self.reader in _OF_DEVICES
+        return self.reader.startswith(ENVIRONMENT) or self.reader in _OF_DEVICES
 
     @property
     def place(self) -> str:
@@ -103,12 +93,13 @@ def listed_places(places: Sequence[str]) -> str:
     return ", ".join(places[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def activate() -> None:
-    """Observe from now on. Calling it again changes nothing."""
-    if not _LOG.active:
+def begin() -> bool:
+    """Note what is asked from now on; whether it is the first call, so that nothing that answers is wrapped yet."""
+    is_first = not _LOG.active
+    if is_first:
         _LOG.active = True
         _LOG.whole_job = not dist.is_initialized()
-        _wrap_readers()
+    return is_first
 
 
 def moment() -> int:
@@ -119,6 +110,12 @@ def moment() -> int:
 def forget_reads() -> None:
     """What was asked so far belongs to a job that has ended."""
     _LOG.forget()
+
+
+def forget_job() -> None:
+    """The job has ended: no question of the next one is missed."""
+    _LOG.whole_job = True
+    forget_reads()
 
 
 def was_before_degree(module: str, name: str, value: int) -> bool:
@@ -192,16 +189,6 @@ def rank_reads_ignored() -> Generator[None]:
         _LOG.ignores_rank = before
 
 
-class _Where(enum.Enum):
-    """Whose code a file is."""
-
-    USER = enum.auto()
-    INSTALLED = enum.auto()
-    TORCH = enum.auto()
-    DYNAMO = enum.auto()
-    """Where Dynamo computes what traced code computes."""
-
-
 _KEPT = 4096
 """Reads of one line of code that are kept: a training loop asks for its rank without end."""
 
@@ -248,11 +235,6 @@ class _Log:
 
 
 _LOG = _Log()
-_TORCH = f"{Path(torch.__file__).parent}{os.sep}"
-_FOLDING = f"{_TORCH}_dynamo{os.sep}variables{os.sep}"
-_STANDARD_LIBRARY = f"{Path(os.__file__).parent}{os.sep}"
-_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-_OWN = __name__.partition(".")[0]
 _READERS = {
     distributed_c10d.__file__: frozenset(
         {
@@ -269,11 +251,11 @@ _READERS = {
             "_get_default_group",
         }
     ),
-    f"{_TORCH}distributed{os.sep}tensor{os.sep}_utils.py": frozenset(
+    f"{TORCH}distributed{os.sep}tensor{os.sep}_utils.py": frozenset(
         {"compute_local_shape_and_global_offset", "_compute_local_shape_and_global_offset"}
     ),
-    f"{_TORCH}distributed{os.sep}tensor{os.sep}_dtensor_spec.py": frozenset({"num_shards", "num_shards_map"}),
-    f"{_TORCH}distributed{os.sep}elastic{os.sep}utils{os.sep}api.py": frozenset({"get_env_variable_or_raise"}),
+    f"{TORCH}distributed{os.sep}tensor{os.sep}_dtensor_spec.py": frozenset({"num_shards", "num_shards_map"}),
+    f"{TORCH}distributed{os.sep}elastic{os.sep}utils{os.sep}api.py": frozenset({"get_env_variable_or_raise"}),
     torch.cuda.__file__: frozenset(_OF_DEVICES),
     torch.accelerator.__file__: frozenset(_OF_DEVICES),
     device_mesh.__file__: frozenset(
@@ -297,36 +279,11 @@ _OF_THE_RANK = frozenset(
     {"get_rank", "get_group_rank", "get_global_rank", "get_local_rank", "get_coordinate", "_compute_coordinate_on_dim"}
 )
 """Readers of the rank, which ask for the degree as well in order to answer."""
-_THROUGH = frozenset(
+THROUGH = frozenset(
     {os.__file__, sys.modules["_collections_abc"].__file__, "<frozen os>", "<frozen _collections_abc>"}
-    | {__file__, str(Path(__file__).with_name("rank_reads.py"))}
+    | {__file__, *(str(Path(__file__).with_name(name)) for name in ("observed_readers.py", "rank_reads.py"))}
 )
 """Files of the functions through which the environment is read, and of those that watch."""
-
-
-_RANK_VARIABLES = frozenset(
-    {"RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "NODE_RANK", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"}
-    | {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_NODE_RANK", "PMI_RANK", "PMIX_RANK"}
-    | {"MPI_LOCALRANKID", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "PALS_RANKID", "PALS_LOCAL_RANKID"}
-    | {"FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_LOCAL_RANK", "HOROVOD_RANK"}
-)
-_DEGREE_VARIABLES = frozenset(
-    {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "NNODES", "NPROC_PER_NODE", "PMI_SIZE"}
-    | {"SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "OMPI_COMM_WORLD_SIZE"}
-    | {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"}
-    | {"FLUX_JOB_SIZE", "JSM_NAMESPACE_SIZE", "HOROVOD_SIZE", "NUM_NODES"}
-)
-"""In which torch's, Slurm's, PALS's, Flux's, Horovod's and the MPI launchers tell a process its place in the job."""
-
-
-def is_rank_variable(name: str) -> bool:
-    """Whether launchers tell a process its number in the environment variable ``name``."""
-    return name in _RANK_VARIABLES
-
-
-def is_degree_variable(name: str) -> bool:
-    """Whether launchers tell a process in the environment variable ``name`` how many there are."""
-    return name in _DEGREE_VARIABLES
 
 
 KEPT_BY_MESHES = {
@@ -339,78 +296,29 @@ KEPT_BY_MESHES = {
 """Attributes of a mesh, which code may read past its methods."""
 
 
-@functools.cache
-def is_installed(file: str) -> bool:
-    """Whether ``file`` is part of an installed package or of the standard library."""
-    return any(part in file for part in _PACKAGES) or file.startswith((_STANDARD_LIBRARY, "<frozen "))
-
-
-_WHERE: dict[str, _Where] = {}
-
-
-def _where(frame: types.FrameType) -> _Where:
-    file = frame.f_code.co_filename
-    if (known := _WHERE.get(file)) is not None:
-        return known
-    module = str(frame.f_globals.get("__name__", ""))
-    if file.startswith(_FOLDING):
-        found = _Where.DYNAMO
-    elif is_of_torch(file) or module.partition(".")[0] == _OWN:
-        found = _Where.TORCH
-    else:
-        found = _Where.INSTALLED if is_installed(file) else _Where.USER
-    _WHERE[file] = found
-    return found
-
-
-def is_of_torch(file: str) -> bool:
-    """Whether ``file`` is torch's own, or code that torch generated."""
-    return file.startswith((_TORCH, "<eval_with_key>"))
-
-
-def asking_file(caller: types.FrameType | None) -> str:
-    """The file of the code that asks: what Dynamo traces, where Dynamo asks for it."""
-    if caller is None:
-        return ""
-    translator = sys.modules.get("torch._dynamo.symbolic_convert")
-    if translator is None or f"{os.sep}_dynamo{os.sep}" not in caller.f_code.co_filename:
-        return caller.f_code.co_filename
-    return str(translator.InstructionTranslator.current_tx().f_code.co_filename)
-
-
-def _innermost_file(caller: types.FrameType | None) -> str:
-    """The file of ``caller``; where Dynamo asks, that of the function that it inlines."""
-    file = "" if caller is None else caller.f_code.co_filename
-    if not file.startswith(_FOLDING):
-        return file
-    while caller is not None and caller.f_code.co_name != "step":
-        caller = caller.f_back
-    return file if caller is None else str(caller.f_locals["self"].f_code.co_filename)
-
-
-def _is_reader(code: types.CodeType) -> bool:
+def is_reader(code: types.CodeType) -> bool:
     names = _READERS.get(code.co_filename)
-    return (names is not None and code.co_name in names) or code.co_filename in _THROUGH
+    return (names is not None and code.co_name in names) or code.co_filename in THROUGH
 
 
-def _note(kind: ReadKind, reader: str, caller: types.FrameType | None, *, is_acted: bool = False) -> None:
+def note(kind: ReadKind, reader: str, caller: types.FrameType | None, *, is_acted: bool = False) -> None:
     """Add to the log that ``reader`` was called by ``caller``, or by what called the reader that ``caller`` is.
 
     ``is_acted``: as another rank than this process's, which is told to those who listen alone.
     """
     outermost, inside = reader, list[int]()
-    while caller is not None and _is_reader(caller.f_code):
+    while caller is not None and is_reader(caller.f_code):
         inside.append(caller.f_lasti)
-        if caller.f_code.co_filename not in _THROUGH:
+        if caller.f_code.co_filename not in THROUGH:
             outermost = caller.f_code.co_name
         caller = caller.f_back
     if caller is None or (kind is ReadKind.DEGREE and outermost in _OF_THE_RANK):
         return
-    where = _where(caller)
-    if where is _Where.DYNAMO:
+    where = owner_of(caller)
+    if where is Owner.DYNAMO:
         if not is_acted:
             note_traced(kind, outermost)
-    elif where is not _Where.TORCH and not _is_imported_by_torch(caller):
+    elif where is not Owner.TORCH and not is_imported_by_torch(caller):
         code = caller.f_code
         context = TracingContext.try_get()
         read = Read(
@@ -420,7 +328,7 @@ def _note(kind: ReadKind, reader: str, caller: types.FrameType | None, *, is_act
             line=caller.f_lineno,
             function=code.co_name,
             moment=moment(),
-            installed=where is _Where.INSTALLED,
+            installed=where is Owner.INSTALLED,
             traced=context is not None,
             askers=callers(caller) if context is None else (),
             inside=tuple(inside),
@@ -433,19 +341,7 @@ def _note(kind: ReadKind, reader: str, caller: types.FrameType | None, *, is_act
 def note_acted(reader: str, caller: types.FrameType) -> None:
     """Tell those who listen that the rank was asked for outside of traces while another one is acted."""
     if _LOG.listeners:
-        _note(ReadKind.RANK, reader, caller, is_acted=True)
-
-
-def callers(frame: types.FrameType | None) -> tuple[Asker, ...]:
-    """The user's code that runs in ``frame`` and around it, the nearest first, up to what this package called."""
-    found: list[Asker] = []
-    while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] != _OWN:
-        around = frame.f_back
-        if _where(frame) is _Where.USER:
-            is_direct = around is not None and _where(around) is _Where.USER
-            found.append(Asker(frame.f_code, frame.f_lasti, frame.f_globals, is_direct))
-        frame = around
-    return tuple(found)
+        note(ReadKind.RANK, reader, caller, is_acted=True)
 
 
 def _numbers_of_modules() -> Iterator[tuple[tuple[str, str], int]]:
@@ -462,19 +358,6 @@ def _numbers_of_modules() -> Iterator[tuple[tuple[str, str], int]]:
                         yield (module, f"{name}.__defaults__.{position}"), default
 
 
-def _is_imported_by_torch(caller: types.FrameType) -> bool:
-    """Whether ``caller`` runs because torch imports a package for itself: some of them read the whole environment."""
-    frame: types.FrameType | None = caller
-    is_imported = False
-    while frame is not None and _where(frame) is _Where.INSTALLED:  # what imports is of the standard library
-        is_imported |= frame.f_code.co_filename.startswith(_IMPORTER)
-        frame = frame.f_back
-    return is_imported and frame is not None and _where(frame) is _Where.TORCH
-
-
-_IMPORTER = "<frozen importlib."
-
-
 def note_traced(kind: ReadKind, reader: str, *, by_torch_too: bool = True) -> None:
     """Add to the log that the code which Dynamo traces called ``reader``. ``by_torch_too``: torch's own code counts."""
     context = TracingContext.try_get()
@@ -482,7 +365,7 @@ def note_traced(kind: ReadKind, reader: str, *, by_torch_too: bool = True) -> No
         return
     # Dynamo is imported where something is compiled, not by `import torch`.
     translator: Any = sys.modules["torch._dynamo.symbolic_convert"].InstructionTranslator.current_tx()
-    while translator is not None and _is_reader(translator.f_code):
+    while translator is not None and is_reader(translator.f_code):
         reader = str(translator.f_code.co_name)
         translator = getattr(translator, "parent", None)
     if translator is None or (is_of_torch(translator.f_code.co_filename) and not by_torch_too):
@@ -498,204 +381,5 @@ def note_traced(kind: ReadKind, reader: str, *, by_torch_too: bool = True) -> No
         installed=is_installed(code.co_filename),
         traced=True,
     )
-    is_own = str(translator.f_globals.get("__name__", "")).partition(".")[0] == _OWN
+    is_own = str(translator.f_globals.get("__name__", "")).partition(".")[0] == OWN
     _LOG.add(read, context, by_torch=is_own or is_of_torch(code.co_filename))
-
-
-def _wrap_readers() -> None:
-    _wrap_method(dist.ProcessGroup, "rank", ReadKind.RANK)
-    _wrap_method(dist.ProcessGroup, "size", ReadKind.DEGREE)
-    _wrap_method(DeviceMesh, "size", ReadKind.DEGREE)
-    _wrap_method(DeviceMesh, "__repr__", ReadKind.DEGREE)
-    _wrap_property(DeviceMesh, "shape", ReadKind.DEGREE)
-    _wrap_property(DeviceMesh, "mesh", ReadKind.DEGREE)
-    _wrap_method(Backend, "rank", ReadKind.RANK)
-    _wrap_method(Backend, "size", ReadKind.DEGREE)
-    for name, kind in KEPT_BY_MESHES.items():
-        _wrap_kept(name, kind)
-    _wrap_existence()
-    _wrap_no_member()
-    _wrap_members()
-    _wrap_environment()
-    wrap_devices()
-    _forget_with_the_job()
-
-
-def wrap_devices() -> None:
-    """What ``torch.cuda.current_device`` asks, and its counterpart of any kind of device."""
-    for name in ("_cuda_getDevice", "_accelerator_getDeviceIndex"):
-        if hasattr(torch._C, name):
-            _wrap_device(name)
-
-
-def _wrap_device(name: str) -> None:
-    ask: Callable[[], int] = getattr(torch._C, name)
-
-    @functools.wraps(ask)
-    def observed() -> int:
-        caller = sys._getframe(1)
-        if _is_reader(caller.f_code):  # torch asks for it by itself as well
-            _note(ReadKind.RANK, name, caller)
-        return ask()
-
-    setattr(torch._C, name, observed)
-
-
-def _wrap_method(owner: type, name: str, kind: ReadKind) -> None:
-    method: Callable[..., Any] = vars(owner)[name]
-    if not isinstance(method, types.FunctionType):
-        method = getattr(owner, name)
-
-    @functools.wraps(method)
-    def observed(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _note(kind, name, sys._getframe(1))
-        return method(self, *args, **kwargs)
-
-    setattr(owner, name, observed)
-
-
-def _wrap_property(owner: type, name: str, kind: ReadKind) -> None:
-    read: property = vars(owner)[name]
-
-    def observed(self: Any) -> Any:
-        _note(kind, name, sys._getframe(1))
-        return read.__get__(self)
-
-    setattr(owner, name, property(observed, read.fset, read.fdel, read.__doc__))
-
-
-def _wrap_kept(name: str, kind: ReadKind) -> None:
-    """What a mesh keeps in the attribute ``name``; its methods that tell the degree are wrapped themselves."""
-
-    def observed(mesh: DeviceMesh) -> Any:
-        caller: types.FrameType | None = sys._getframe(1)
-        while caller is not None and caller.f_code.co_filename in _THROUGH:
-            caller = caller.f_back
-        is_told_twice = kind is ReadKind.DEGREE and _innermost_file(caller) == device_mesh.__file__
-        if caller is not None and not is_told_twice and not _is_asked_by_dispatch(caller):
-            _note(kind, name, caller)
-        try:
-            return vars(mesh)[name]
-        except KeyError:
-            raise AttributeError(name) from None
-
-    def write(mesh: DeviceMesh, value: Any) -> None:
-        vars(mesh)[name] = value
-
-    # Torch reads these attributes between compiled graphs, where Dynamo would compile what looks at the caller.
-    skipped = eval_frame._FrameAction.SKIP
-    eval_frame.set_code_exec_strategy(observed.__code__, eval_frame._FrameExecStrategy(skipped, skipped))
-    setattr(DeviceMesh, name, property(observed, write))
-
-
-def _is_asked_by_dispatch(reader: types.FrameType) -> bool:
-    """Whether the dispatch of a DTensor's operator, which has no frame of its own, asks whether it is on the mesh."""
-    name, caller = reader.f_code.co_name, reader.f_back
-    if name != "get_coordinate" or caller is None:
-        return False
-    if _uses_data(caller.f_code, caller.f_lasti):
-        return True
-    is_dispatching = torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.FuncTorchDynamicLayerBackMode)
-    return is_dispatching and name not in caller.f_code.co_names
-
-
-@functools.cache
-def _uses_data(code: types.CodeType, offset: int) -> bool:
-    """Whether an instruction reads or sets the attribute ``data``: of a DTensor, it is dispatched without the mark."""
-    found = (i for i in dis.get_instructions(code) if i.offset == offset)
-    return any(i.opname in ("LOAD_ATTR", "STORE_ATTR") and i.argval == "data" for i in found)
-
-
-def _wrap_existence() -> None:
-    """``is_initialized`` asks whether there is a default group, as much of torch does for other reasons."""
-    meta: Any = type(distributed_c10d.GroupMember)
-    world: property = vars(meta)["WORLD"]
-    code = distributed_c10d.is_initialized.__code__
-
-    def observed(owner: Any) -> Any:
-        caller = sys._getframe(1)
-        if caller.f_code is code:
-            _note(ReadKind.DEGREE, "is_initialized", caller)
-        return world.__get__(owner)
-
-    meta.WORLD = property(observed, world.fset)
-
-
-def _wrap_no_member() -> None:
-    """What stands for a group that this process is no member of: who compares a group with it asks for the rank."""
-    meta: Any = type(distributed_c10d.GroupMember)
-    comparing = distributed_c10d._rank_not_in_group.__code__
-
-    def observed(owner: Any) -> Any:
-        caller = sys._getframe(1)
-        if caller.f_code is not comparing or (caller.f_back is not None and not _is_reader(caller.f_back.f_code)):
-            _note(ReadKind.RANK, "NON_GROUP_MEMBER", caller)
-        try:
-            return vars(owner)["NON_GROUP_MEMBER"]
-        except KeyError:
-            raise AttributeError("NON_GROUP_MEMBER") from None
-
-    meta.NON_GROUP_MEMBER = property(observed)
-
-
-def _wrap_members() -> None:
-    """The ranks of a group say how many they are; where it is not of all, in which of such groups this process is."""
-    kind: Any = type(distributed_c10d._world)
-    members: property = vars(kind)["pg_group_ranks"]
-    readers = (distributed_c10d.get_process_group_ranks, dist.get_global_rank, dist.get_group_rank)
-    codes = tuple(reader.__code__ for reader in readers)
-
-    def observed(world: Any) -> Any:
-        found = members.__get__(world)
-        caller = sys._getframe(1)
-        if caller.f_code in codes:
-            _note(ReadKind.DEGREE, caller.f_code.co_name, caller)
-            group = caller.f_locals.get("group")
-            if group is not None and len(found.get(group, ())) < len(found.get(world.default_pg, ())):
-                _note(ReadKind.RANK, caller.f_code.co_name, caller)
-        elif not _is_reader(caller.f_code):
-            _note(ReadKind.DEGREE, "pg_group_ranks", caller)
-            _note(ReadKind.RANK, "pg_group_ranks", caller)
-        return found
-
-    kind.pg_group_ranks = property(observed, members.fset)
-
-
-def _wrap_environment() -> None:
-    environment = type(os.environ)
-    read = environment.__getitem__
-
-    def __getitem__(self: Any, key: Any) -> Any:  # noqa: N807 - what it replaces is called so
-        name: Any = key
-        if self is os.environ and isinstance(name, str):
-            _note_variable(name)
-        elif self is getattr(os, "environb", None) and isinstance(name, bytes):
-            _note_variable(os.fsdecode(name))
-        return read(self, key)
-
-    environment.__getitem__ = __getitem__
-
-
-def _note_variable(name: str) -> bool:
-    if is_rank_variable(name):
-        _note(ReadKind.RANK, f"{_ENVIRONMENT}['{name}']", sys._getframe(1))
-    elif is_degree_variable(name):
-        _note(ReadKind.DEGREE, f"{_ENVIRONMENT}['{name}']", sys._getframe(1))
-    return True
-
-
-# Dynamo, which traces the access to the environment, calls this function where it traces it.
-_note_variable._dynamo_marked_constant = True  # type: ignore[attr-defined]  # Dynamo's own mark
-
-
-def _forget_with_the_job() -> None:
-    update = distributed_c10d._update_default_pg
-
-    @functools.wraps(update)
-    def observed(group: Any) -> None:
-        update(group)
-        if group is None:
-            _LOG.whole_job = True
-            forget_reads()
-
-    distributed_c10d._update_default_pg = observed

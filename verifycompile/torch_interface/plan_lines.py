@@ -67,8 +67,8 @@ def _watch(styles: types.ModuleType) -> None:
 
 def _made(kind: type, *_arguments: Any, **_by_name: Any) -> Any:
     # Importing this package must cost little: what this needs is imported with the first style.
-    from verifycompile.torch_interface.observation import is_installed
     from verifycompile.torch_interface.source import calling_line
+    from verifycompile.torch_interface.whose_code import is_installed
 
     for base in kind.__mro__:
         if "_apply" in vars(base) and base not in _watched:

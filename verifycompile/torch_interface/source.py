@@ -20,8 +20,8 @@ from torch._ops import OpOverload
 from torch.fx.experimental.symbolic_shapes import uninteresting_files
 
 from verifycompile.program import SourceLocation
-from verifycompile.torch_interface.observation import is_installed
 from verifycompile.torch_interface.syntax import syntax_of
+from verifycompile.torch_interface.whose_code import is_installed
 
 _FRAME = re.compile(r'^ {0,2}File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.*)$')
 _CARETS = re.compile(r"^    (?P<blank> *)(?P<carets>[~^]+) *$")
