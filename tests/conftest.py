@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tests.ir.validate_terms import validate_term
 from tests.sampled import leave_the_rest_to_the_sweep
-from verifycompile import two_programs
+from verifycompile import refutation
 from verifycompile.cause import failures
 from verifycompile.ir.term import TermPool, View
 from verifycompile.ir.validate import validate
@@ -58,8 +58,8 @@ def no_earlier_reads() -> None:
 def search_for_causes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = request.path.relative_to(pathlib.Path(__file__).parent).parts[0]
     if folder in WITHOUT_CAUSES and request.node.get_closest_marker("causes") is None:
-        monkeypatch.setattr(two_programs, "_SECONDS_FOR_CAUSES", 0.0)
-        monkeypatch.setattr(two_programs, "_PROOFS_FOR_CAUSES", 0)
+        monkeypatch.setattr(refutation, "_SECONDS_FOR_CAUSES", 0.0)
+        monkeypatch.setattr(refutation, "_PROOFS_FOR_CAUSES", 0)
 
 
 @pytest.fixture(autouse=True)

@@ -22,10 +22,11 @@ from verifycompile.program import Blocker, Program
 from verifycompile.question import Question
 from verifycompile.rank_evidence import with_rank_evidence
 from verifycompile.rank_programs import as_one_device, proves_cut_alike, report_on_limit, verify_ranks
+from verifycompile.refutation import Repairs
 from verifycompile.rewrites.registry import DRAWS
 from verifycompile.strategies import Strategy, answer, is_unproved
 from verifycompile.torch_interface.mesh import place_at
-from verifycompile.two_programs import Repairs, proves, verify_programs
+from verifycompile.two_programs import proves, verify_programs
 from verifycompile.within_limits import within_limits
 
 _CURED_BY_NUMBERS = OWN_PART_CODES | {"VC102", "VC104", "VC107", "VC108", "VC202", "VC206"}

@@ -30,25 +30,19 @@ from verifycompile.diagnostics.report import Report, Stats
 from verifycompile.diagnostics.severity import Severity
 from verifycompile.diagnostics.source_text import display_path
 from verifycompile.diagnostics.verdict import Verdict
+from verifycompile.findings_of_proofs import finding_of_limit, finding_of_mismatch
 from verifycompile.options import Options
 from verifycompile.program import Blocker, Mesh, OutputKind, Program
 from verifycompile.rank_counterexamples import on_their_ranks
 from verifycompile.reduction.search import programs_to_evaluate
 from verifycompile.refinement.dtensor_shards import misread_shards
 from verifycompile.refinement.placement import describe
+from verifycompile.refutation import Repairs
 from verifycompile.strategies import answer
 from verifycompile.torch_interface.elements import real_tensors
 from verifycompile.torch_interface.source import location_of
 from verifycompile.torch_interface.value_names import operator_of, value_name
-from verifycompile.two_programs import (
-    OF_PAIRS,
-    Pair,
-    Repairs,
-    finding_of_limit,
-    finding_of_mismatch,
-    proves,
-    verify_programs,
-)
+from verifycompile.two_programs import OF_PAIRS, Pair, proves, verify_programs
 from verifycompile.witness import EvaluationError
 from verifycompile.witness.layout import reduce, sums_equal_parts
 from verifycompile.witness.side_by_side import OnOneInput
@@ -82,7 +76,7 @@ def verify_ranks(spec: Program, ranks: Sequence[Program], mesh: Mesh, options: O
         blocked = Program(ranks[0].graph, (), (), blockers=(Blocker(None, "VC206", f"{error.message}{where}."),))
         return verify_programs(spec, blocked, options)
     changeable = functools.partial(RankGraphs, spec, ranks, mesh, as_one_device)
-    pair = Pair(whole_spec, whole, options, Repairs(changeable, proves_cut_alike))
+    pair = Pair(whole_spec, whole, options, Repairs(proves_cut_alike, changeable))
     report = answer(OF_PAIRS, pair)
     report = on_their_ranks(report, merged, layouts, mesh)
     relations = {

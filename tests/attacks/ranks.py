@@ -25,7 +25,7 @@ from tests.attacks.jobs import Job, Outcome, Program, Programs, cut
 from tests.forked import start_ranks
 from tests.oracle import _clean_layouts, _layout_error, relation
 from tests.support import fake_mesh_world
-from verifycompile import RefinementError, Report, two_programs
+from verifycompile import RefinementError, Report, refutation
 from verifycompile.capture.names import clean_module_name
 
 TOLERANCE = 1e-5
@@ -46,7 +46,7 @@ def programs_of(file: str) -> Programs:
 def rank_main(rank: int, world: int, store: str, file: str, names: tuple[str, ...]) -> None:
     """Verdicts are what is asked: what would mend a wrong program is not searched for, as in ``tests/conftest.py``."""
     torch.set_num_threads(1)
-    two_programs._SECONDS_FOR_CAUSES, two_programs._PROOFS_FOR_CAUSES = 0.0, 0
+    refutation._SECONDS_FOR_CAUSES, refutation._PROOFS_FOR_CAUSES = 0.0, 0
     warnings.simplefilter("ignore")
     root = dist.FileStore(store, world)
     for program in programs_of(file):

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.fx
 
-from verifycompile import two_programs
+from verifycompile import findings_of_proofs, refutation, two_programs
 from verifycompile.diagnostics import locate
 from verifycompile.diagnostics.locate import nearest_location
 from verifycompile.diagnostics.report import Report
@@ -52,7 +52,7 @@ def location(node: torch.fx.Node) -> SourceLocation | None:
 @pytest.fixture(autouse=True)
 def source_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locate, "model_location_of", location)
-    monkeypatch.setattr(two_programs, "model_location_of", location)
+    monkeypatch.setattr(findings_of_proofs, "model_location_of", location)
 
 
 @pytest.fixture
@@ -73,8 +73,8 @@ def verify(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Report]:
             return Search(found, spec, implementation, "" if witness else UNPROVED_NOTE)
 
         monkeypatch.setattr(two_programs, "check_refinement", lambda *_: result)
-        monkeypatch.setattr(two_programs, "find_difference", find_difference)
-        monkeypatch.setattr(two_programs, "_causes", lambda *_: ((), []))  # the outputs are nodes of other graphs
+        monkeypatch.setattr(refutation, "find_difference", find_difference)
+        monkeypatch.setattr(refutation, "_causes", lambda *_: ((), []))  # the outputs are nodes of other graphs
         spec = Program(graph(), (), outputs, assumptions=("a",), seconds=1.0)
         implementation = Program(graph(), (), outputs, blockers=blockers, assumptions=("b", "a"), seconds=3.0)
         return two_programs.verify_programs(spec, implementation, options or Options())
