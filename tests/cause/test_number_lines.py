@@ -212,6 +212,70 @@ def reducer(mesh: DeviceMesh, *, is_right: bool) -> Report:
     return verify_step(step, inputs, spec=spec_step, mesh=mesh, in_placements={"x": ROWS, "y": ROWS})
 
 
+class Ranks:
+    """``count``: of all ranks of a mesh, or of half of them."""
+
+    def __init__(self, mesh: DeviceMesh, *, all_of_them: bool) -> None:
+        self.mesh, self.all_of_them = mesh, all_of_them
+
+    @property
+    def replicas(self) -> float:
+        return self.mesh.size() / (1 if self.all_of_them else 2)
+
+    def finish(self, model: nn.Module) -> None:
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.grad = all_reduce(parameter.grad, "sum", self.mesh) / self.replicas
+
+
+def replicas(mesh: DeviceMesh, *, is_right: bool) -> Report:
+    spec, model, ranks = nn.Linear(4, 2), nn.Linear(4, 2), Ranks(mesh, all_of_them=is_right)
+    step = step_of(model, torch.optim.SGD(model.parameters(), 0.1), lambda: ranks.finish(model))
+    spec_step = step_of(spec, torch.optim.SGD(spec.parameters(), 0.1), lambda: None)
+    inputs = torch.randn(2, 4), torch.randn(2, 2)
+    return verify_step(step, inputs, spec=spec_step, mesh=mesh, in_placements={"x": ROWS, "y": ROWS})
+
+
+def hooked(mesh: DeviceMesh, *, is_right: bool) -> Report:
+    spec, model = nn.Linear(4, 2), nn.Linear(4, 2)
+
+    def reduced(gradient: torch.Tensor) -> torch.Tensor:
+        return all_reduce(gradient, "avg" if is_right else "sum", mesh)
+
+    def after_backward(parameter: torch.Tensor) -> None:
+        assert parameter.grad is not None
+        parameter.grad = reduced(parameter.grad)
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(after_backward)
+    step, spec_step = (
+        step_of(module, torch.optim.SGD(module.parameters(), 0.1), lambda: None) for module in (model, spec)
+    )
+    inputs = torch.randn(2, 4), torch.randn(2, 2)
+    return verify_step(step, inputs, spec=spec_step, mesh=mesh, in_placements={"x": ROWS, "y": ROWS})
+
+
+class TwoHeads(nn.Module):
+    """``is_detached``: the second head gives the trunk no gradient."""
+
+    def __init__(self, *, is_detached: bool) -> None:
+        super().__init__()
+        self.trunk, self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 2), nn.Linear(4, 2)
+        self.is_detached = is_detached
+
+    def aside(self, h: torch.Tensor) -> torch.Tensor:
+        return h.detach() if self.is_detached else h
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.tanh(self.trunk(x))
+        return self.first(h).square().sum() + self.second(self.aside(h)).square().sum()
+
+
+def detached(mesh: DeviceMesh, *, is_right: bool) -> Report:
+    model, spec = TwoHeads(is_detached=not is_right), TwoHeads(is_detached=False)
+    return verify(model, (torch.randn(3, 4),), spec=spec, mesh=mesh)
+
+
 MISTAKES: dict[str, tuple[Callable[..., Report], str, str, str]] = {
     "an attribute, of what a method returns": (
         scores,
@@ -254,6 +318,24 @@ MISTAKES: dict[str, tuple[Callable[..., Report], str, str, str]] = {
         "VC101",
         'parameter.grad = all_reduce(parameter.grad, "avg", self.mesh)',
         "the gradient of `weight` is communicated here, that of `bias` is not",
+    ),
+    "a divisor, of a property of any object": (
+        replicas,
+        "VC103",
+        "return self.mesh.size() / (1 if self.all_of_them else 2)",
+        "the number that line N computes with is made here",
+    ),
+    "a gradient, in the hook that a backward pass calls": (
+        hooked,
+        "VC103",
+        "parameter.grad = reduced(parameter.grad)",
+        "the collective sums over `r`, where the mean is expected",
+    ),
+    "a gradient, where what it is of is detached": (
+        detached,
+        "VC108",
+        "return h.detach() if self.is_detached else h",
+        "no gradient passes what is detached here",
     ),
 }
 

@@ -426,6 +426,22 @@ def gathered_into_one_buffer(mesh: DeviceMesh) -> Program:
     return program
 
 
+def rows_of_experts(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.relu(torch.bmm(x, w))
+
+
+def read_by_expert(mesh: DeviceMesh) -> Program:
+    """Equally many rows for each expert are exchanged; what comes, by sender and expert, is read as by expert."""
+
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        received = funcol.all_to_all_single(x, None, None, mesh)
+        blocks = received.view(w.shape[0], -1, 2)
+        done = rows_of_experts(blocks, w).unflatten(1, (mesh.size(), -1)).transpose(0, 1).reshape(x.shape)
+        return funcol.all_to_all_single(done, None, None, mesh)
+
+    return program
+
+
 def loss_of_the_second_next(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(logits, F.pad(labels[2:], (0, 2), value=-100), reduction="sum")
 
@@ -486,6 +502,12 @@ MISTAKES = {
         queries, components_first, numbers([3, 4], [4, 24]), "VC104", "split = (x @ w).view(-1, 3, 2, 4)",
         "view dimension 1 of `x @ w` as 2 times 3 entries, and transpose the two", {"x": ROWS}, ROWS,
     ),
+    "blocks of the senders": Mistake(
+        rows_of_experts, read_by_expert, numbers([4, 3, 2], [2, 2, 2]), "VC104",
+        "blocks = received.view(w.shape[0], -1, 2)",
+        "view `received` as (2, 2, 3, 2) and transpose dimensions 0 and 1 before line ",
+        {"x": (Shard(1),), "w": ROWS}, (Shard(1),),
+    ),
     "ids of the whole": Mistake(
         rows_of, ids_of_the_whole, lambda: (torch.tensor([0, 3, 4, 7]), torch.randn(4, 3)), "VC117",
         "index = ids.clamp(0, rows - 1)", "times 4 from `ids`, where it is made an index", {"table": ROWS},
@@ -500,7 +522,7 @@ MISTAKES = {
     ),
     "first targets only": Mistake(
         squares, first_targets_only, numbers([3, 4], [3, 3], [4, 3]), "VC119",
-        "total = total + (part @ w - targets[0]).square().sum()", "use piece 2 of `y` in the place of piece 0", BATCH,
+        "total = total + (part @ w - targets[0]).square().sum()", "use piece 2 of `y` in the place of piece 0 of `y`", BATCH,
     ),
     "attended from another row": Mistake(
         attended, attended_from_another_row, numbers([4, 5], [8, 5]), "VC117",

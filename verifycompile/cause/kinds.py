@@ -50,6 +50,7 @@ from verifycompile.cause.scales import (
     scaled_values,
 )
 from verifycompile.cause.steps import other_steps
+from verifycompile.cause.turns import values_of_turns
 from verifycompile.cause.unused import unused_summands
 from verifycompile.cause.versions import other_versions, overwritten
 from verifycompile.cause.whole_dimensions import (
@@ -154,6 +155,7 @@ def unlikely(scene: Scene) -> tuple[Iterator[Move], ...]:
     return (
         lines_of_other_ranks(scene),
         missing_exchanges(scene),
+        values_of_turns(scene),
         unused_summands(scene),
         other_versions(scene),
         overwritten(scene),

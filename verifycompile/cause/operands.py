@@ -245,11 +245,7 @@ def _joined_along(name: str, dim: int, draft: Draft) -> None:
 
 
 def other_pieces(scene: Scene) -> Iterator[Move]:
-    """Each operand of a call that is one piece of a tensor, exchanged for another one: that of another micro-batch.
-
-    What takes the same piece in all turns of a loop is given that of its turn in all of them.
-    """
-    places = _Places(scene.draft.program.graph.graph.nodes)
+    """Each operand of a call that is one piece of a tensor, exchanged for another one."""
     for node in scene.calls:
         if is_view(node.target):
             continue
@@ -258,7 +254,7 @@ def other_pieces(scene: Scene) -> Iterator[Move]:
             count, number = _pieces(piece)
             for other in range(count):
                 if other != number:
-                    yield _of_another_piece(scene, node, operand, piece, other, turn=places.turn(node))
+                    yield _of_another_piece(scene, node, operand, piece, other)
 
 
 def _pieces(node: torch.fx.Node) -> tuple[int, int]:
@@ -273,7 +269,7 @@ def _pieces(node: torch.fx.Node) -> tuple[int, int]:
 
 
 def _of_another_piece(
-    scene: Scene, node: torch.fx.Node, operand: torch.fx.Node, piece: torch.fx.Node, other: int, *, turn: int
+    scene: Scene, node: torch.fx.Node, operand: torch.fx.Node, piece: torch.fx.Node, other: int
 ) -> Move:
     def apply(draft: Draft) -> None:
         own, taken, held = (draft.node(item.name) for item in (node, operand, piece))
@@ -288,8 +284,7 @@ def _of_another_piece(
         message = f"{value} takes piece {number} of {whole}, where piece {other} is expected"
         return message, f"use piece {other} of {whole} in the place of piece {number} at {scene.line(node)}"
 
-    code = "VC119" if other == turn > 0 else "VC108"
-    return Move(("piece", other - turn), node.name, code, texts, apply)
+    return Move(("piece", other), node.name, "VC108", texts, apply)
 
 
 def _operand_texts(

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 import torch.fx
 
 from verifycompile.cause.move import views
 from verifycompile.diagnostics.finding import Label
 from verifycompile.program import Program, SourceLocation
 from verifycompile.torch_interface.gradient_marks import noted_owner
-from verifycompile.torch_interface.model_lines import innermost_in_file, is_collective, model_frame
+from verifycompile.torch_interface.model_lines import innermost_in_file, is_collective, model_frame, model_location_of
 from verifycompile.torch_interface.source import at_line, frames_of, lines_of, located
 from verifycompile.torch_interface.value_names import is_backward
 
@@ -63,3 +64,17 @@ def beside_others(gradient: torch.fx.Node) -> Label | None:
     more = f" and of {len(others) - 1} more" if len(others) > 1 else ""
     text = f"the gradient of `{next(iter(others))}`{more} is communicated here, that of `{owner}` is not"
     return Label(next(iter(lines.values())), text)
+
+
+def line_of_detached(graph: torch.fx.Graph, spec: torch.fx.Graph) -> SourceLocation | None:
+    """The one line that detaches what the forward pass goes on with, where the spec detaches nothing."""
+    if _detached(spec):
+        return None
+    places = [place for node in _detached(graph) if (place := model_location_of(node)) is not None]
+    return places[0] if len({at_line(place) for place in places}) == 1 else None
+
+
+def _detached(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    """What is detached for the forward pass; what torch keeps for the backward pass is read by that alone."""
+    found = [node for node in graph.nodes if node.target is torch.ops.aten.detach.default and not is_backward(node)]
+    return [node for node in found if not all(user in found or is_backward(user) for user in node.users)]

@@ -26,7 +26,7 @@ from verifycompile.cause.failures import UNFIT, UNKNOWN
 from verifycompile.cause.frontier import Frontier, first_lost, frontier, held_with, reaches
 from verifycompile.cause.kinds import AT_FIRST, Kinds, Stage, arranged, as_spec, likely, missing, of_places
 from verifycompile.cause.move import Move, Scene, is_derivative, is_floating, is_tensor
-from verifycompile.cause.origins import beside_others, first_summand, line_of_own
+from verifycompile.cause.origins import beside_others, first_summand, line_of_detached, line_of_own
 from verifycompile.cause.subject import OneGraph, Subject
 from verifycompile.cause.trial import Outcome, Trial
 from verifycompile.diagnostics.finding import Label
@@ -86,6 +86,8 @@ _OF_NUMBERS = frozenset({
 """Kinds of changes of a number that a line computes with, which another line may have made."""
 _OF_BODIES = frozenset({"reduction", "scattered along"})
 """Kinds of changes of what the body of a function says, not the line that calls it."""
+
+_DETACHED = "no gradient passes what is detached here"
 
 LARGE = 300_000
 """From so many elements on, changes where the spec is left first are tried before all others."""
@@ -577,6 +579,8 @@ class _Search:
         if first.runs_beside:
             place = line_beside(node, draft.node(first.runs_beside))
         made = self._made(node, draft, first) if place is None else None
+        if made is not None and made.text == _DETACHED:
+            hint = f"leave out `detach` at line {made.location.line}, or {hint}"
         return Cause(node, step.moves, mended, (message, hint), draft=index, place=place, made=made)
 
     def _made(self, node: torch.fx.Node, draft: Draft, move: Move) -> Label | None:
@@ -584,12 +588,20 @@ class _Search:
             later = descendants([node])
             node = next((user for user in node.graph.nodes if user in later and is_tensor(user)), node)
         programs, place = self.subject.programs(), model_location_of(node)
-        if programs is None or place is None or at_line(place) not in lines_of(programs[0].graph.graph):
+        if programs is None or place is None:
             return None
-        if move.kind[0] == "reduce":
+        spec = programs[0].graph.graph
+        if move.kind[0] == "as spec" and is_backward(node) and self.subject.values:  # stages detach what they send
+            detached = line_of_detached(draft.program.graph.graph, spec)
+            if detached is not None:
+                return Label(detached, _DETACHED)
+        is_number = move.kind[0] in _OF_NUMBERS
+        if at_line(place) not in lines_of(spec):
+            is_number = move.kind[0] == "factor"  # what else is wrong there is written there
+        elif move.kind[0] == "reduce":
             return beside_others(node)
         # What another line of the spec computes is no number of this one.
-        is_number = move.kind[0] in _OF_NUMBERS and (move.kind[0] != "as spec" or move.kind[1] == at_line(place))
+        is_number = is_number and (move.kind[0] != "as spec" or move.kind[1] == at_line(place))
         line = line_of_number(node, draft.program.beside) if is_number else None
         text = f"the number that line {place.line} computes with is made here"
         return None if line is None else Label(line, text)

@@ -7,6 +7,7 @@ were recorded while it ran. It is passed over in favour of the function that cal
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import itertools
@@ -19,7 +20,7 @@ from torch._ops import OpOverload
 
 from verifycompile.program import SourceLocation
 from verifycompile.torch_interface.evaluation import is_view
-from verifycompile.torch_interface.source import MADE_BY, at_line, frames_of, located
+from verifycompile.torch_interface.source import MADE_BY, at_line, expression_at, frames_of, located
 from verifycompile.torch_interface.syntax import syntax_of
 
 _COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor"})
@@ -37,6 +38,8 @@ _MODEL_FRAME = "model_frame"
 
 _LAMBDA = "<lambda>"
 _BACKWARD = "backward"
+_BACKWARD_PASSES = (_BACKWARD, "grad")
+"""What runs a backward pass and the hooks of its gradients."""
 
 Function = tuple[str, int]
 """A function: its file and the first line of its definition."""
@@ -181,9 +184,18 @@ def model_frame(node: torch.fx.Node, frames: tuple[SourceLocation, ...]) -> int:
         return known
     helpers = _helpers(node.graph)
     for position in range(len(frames) - 1, -1, -1):
-        if _function(frames[position]) not in helpers:
+        if _function(frames[position]) not in helpers or _is_hook(node, frames, position):
             return position
     return next((i for i, frame in enumerate(frames) if frame.function != _LAMBDA), len(frames) - 1)
+
+
+def _is_hook(node: torch.fx.Node, frames: tuple[SourceLocation, ...], position: int) -> bool:
+    """Whether a backward pass called a function that is not the derivative of another one."""
+    if position == 0 or frames[position].function in (_BACKWARD, _LAMBDA):
+        return False
+    caller = expression_at(node, frames, position - 1)
+    function = caller.func if isinstance(caller, ast.Call) else None
+    return isinstance(function, ast.Attribute) and function.attr in _BACKWARD_PASSES
 
 
 def pass_over_functions_of_spec(spec: torch.fx.Graph, implementation: torch.fx.Graph) -> None:

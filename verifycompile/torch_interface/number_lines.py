@@ -68,14 +68,14 @@ def line_of_number(node: torch.fx.Node, beside: RanBeside | None) -> SourceLocat
     there are several.
     """
     frames = frames_of(node)
-    if not frames or beside is None:
+    if not frames:
         return None
     position = model_frame(node, frames)
     expression = expression_at(node, frames, position)
     scope = _scope(frames[position].file, frames[position].line, position)
     if expression is None or scope is None:
         return None
-    found = _Lines(node, frames, beside).all_of(expression, scope)
+    found = _Lines(node, frames, beside or RanBeside((), {}, {})).all_of(expression, scope)
     places = {(place.file, place.line): place for place in found}
     own = scope.file, scope.line
     return next(iter(places.values())) if len(places) == 1 and own not in places else None
@@ -109,11 +109,11 @@ class _Lines:
         if isinstance(part, ast.Attribute):
             if part.attr in _SIZES:
                 return _Number()
-            return self._of_attribute(part, steps - 1) or self._returned(part, steps)
+            return self._of_attribute(part, steps - 1) or self._returned(part, scope, steps)
         if isinstance(part, ast.Subscript):
             return _Number() if isinstance(part.value, ast.Attribute) and part.value.attr in _SIZES else None
         if isinstance(part, ast.Call):
-            return self._returned(part.func, steps) or (_Number() if _name(part.func) in _COUNTS else None)
+            return self._returned(part.func, scope, steps) or (_Number() if _name(part.func) in _COUNTS else None)
         if not isinstance(part, ast.BinOp | ast.UnaryOp | ast.IfExp):
             return None
         if isinstance(part, ast.IfExp):
@@ -199,22 +199,34 @@ class _Lines:
                 return (None if value is None else self._made(value, made, steps)) or _Number(_at(made))
         return None
 
-    def _returned(self, function: ast.expr, steps: int) -> _Number | None:
+    def _returned(self, function: ast.expr, scope: _Scope, steps: int) -> _Number | None:
         """What a function or a property returns of which the graph has nothing."""
-        name = _name(function)
-        ran = {code for code in self.beside.functions if code.co_name == name and is_code_of_user(code.co_filename)}
-        code = ran.pop() if len(ran) == 1 else None
-        syntax = None if code is None else syntax_of(code.co_filename)
-        definition = None if syntax is None or code is None else _definition(syntax, code)
-        if code is None or definition is None or (code.co_filename, name) in self.in_graph:
+        file, definition = self._defined(function, scope)
+        syntax, name = syntax_of(file), _name(function)
+        if definition is None or syntax is None or (file, name) in self.in_graph:
             return None
         found = [item for item in ast.walk(definition) if isinstance(item, ast.Return) and item.value is not None]
         if len(found) != 1 or found[0].value is None:
-            return _Number(_located(code.co_filename, definition.lineno, syntax, name)) if found and syntax else None
-        scope = _scope(code.co_filename, found[0].lineno, None)
-        assert scope is not None
-        handed_on = self._number(found[0].value, scope, steps - 1) if _hands_on(found[0].value) else None
-        return handed_on if handed_on is not None and handed_on.place is not None else _Number(_at(scope))
+            return _Number(_located(file, definition.lineno, syntax, name)) if found else None
+        inner = _scope(file, found[0].lineno, None)
+        assert inner is not None
+        handed_on = self._number(found[0].value, inner, steps - 1) if _hands_on(found[0].value) else None
+        return handed_on if handed_on is not None and handed_on.place is not None else _Number(_at(inner))
+
+    def _defined(self, function: ast.expr, scope: _Scope) -> tuple[str, Definition | None]:
+        """The file and the text of a function that ran; where that was not recorded, of the only one of its name."""
+        name = _name(function)
+        ran = {code for code in self.beside.functions if code.co_name == name and is_code_of_user(code.co_filename)}
+        if self.beside.functions:
+            code = ran.pop() if len(ran) == 1 else None
+            syntax = None if code is None else syntax_of(code.co_filename)
+            if code is None or syntax is None:
+                return scope.file, None
+            return code.co_filename, _definition(syntax, code)
+        methods, is_method = scope.syntax.methods, isinstance(function, ast.Attribute)
+        alike = (item for item in scope.syntax.definitions if (item.lineno in methods) == is_method)
+        named = [item for item in alike if getattr(item, "name", "") == name]
+        return scope.file, named[0] if len(named) == 1 else None
 
     def _made(self, value: ast.expr, scope: _Scope, steps: int) -> _Number | None:
         """A number that a line hands on is made where it comes from; one that it computes, there."""
