@@ -9,8 +9,9 @@ import torch.fx
 
 from verifycompile.program import Program, ProgramInput, ProgramOutput, Size
 from verifycompile.reduction.constants import Constants, Number, Reading, readings
-from verifycompile.reduction.constraints import Constraints, collect
+from verifycompile.reduction.constraints import Constraints
 from verifycompile.reduction.dimensions import Dimensions
+from verifycompile.reduction.operators import collect
 from verifycompile.reduction.recorded import dimensions_of
 from verifycompile.reduction.rewrite import UnreducibleError, rewrite, whole_node
 from verifycompile.reduction.solve import Sizes, solve

@@ -13,7 +13,7 @@ from torch.fx.node import map_arg
 
 from verifycompile.program import Program, ProgramInput, ProgramOutput, Size
 from verifycompile.reduction.constants import Constants
-from verifycompile.reduction.constraints import SIZES
+from verifycompile.reduction.operators import SIZES
 from verifycompile.reduction.recorded import dimensions_of, known_sizes, named_arguments, tensors_of
 from verifycompile.reduction.solve import Sizes
 from verifycompile.torch_interface.evaluation import operator_name
