@@ -71,8 +71,10 @@ def test_without_a_spec_the_ranks_recover_other_specs(answers: dict[str, list[An
     assert found["verdict"] == "unproved"
     assert found["findings"][0]["code"] == "VC208"
     assert found["findings"][0]["message"] == (
-        "ranks 0 and 1 were compared with specs that differ: rank 1 calls `aten.gelu.default` where rank 0 calls "
-        f"`aten.relu.default` (line {line}); pass the same single-device program on all ranks as the option `spec`."
+        "ranks 0 and 1 run code of which specs are recovered that differ: rank 1 calls `aten.gelu.default` where rank 0 "
+        f"calls `aten.relu.default` (line {line}); run the same on all ranks, keep what one rank alone does, as logging, "
+        "from being compiled (`torch.compiler.disable`), or pass the same single-device program on all ranks as the "
+        "option `spec`."
     )
     assert found["findings"][0]["line"] == line
 

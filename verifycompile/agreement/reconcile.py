@@ -375,8 +375,11 @@ def _spec_message(
         where, node = f": {error}", error.node
     except StorageError:
         pass
+    given = "pass the same single-device program on all ranks as the option `spec`."
+    if spec.provenance is Provenance.GIVEN:
+        return f"ranks {first} and {other} were compared with specs that differ{where}; {given}", node
     text = (
-        f"ranks {first} and {other} were compared with specs that differ{where}; pass the same single-device program "
-        "on all ranks as the option `spec`."
+        f"ranks {first} and {other} run code of which specs are recovered that differ{where}; run the same on all "
+        "ranks, keep what one rank alone does, as logging, from being compiled (`torch.compiler.disable`), or "
     )
-    return text, node
+    return text + given, node
