@@ -442,6 +442,22 @@ def read_by_expert(mesh: DeviceMesh) -> Program:
     return program
 
 
+def gated_and_added(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    first, second, third = (x @ w).chunk(3, 1)
+    return torch.sin(first) * second + third
+
+
+def cut_by_own_width(mesh: DeviceMesh) -> Program:
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = x @ w
+        width = y.shape[1] // 3 // mesh.size()
+        start = mesh.get_local_rank() * width
+        first, second, third = (y[:, i * width + start : i * width + start + width] for i in range(3))
+        return torch.sin(first) * second + third
+
+    return program
+
+
 def loss_of_the_second_next(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(logits, F.pad(labels[2:], (0, 2), value=-100), reduction="sum")
 
@@ -507,6 +523,11 @@ MISTAKES = {
         "blocks = received.view(w.shape[0], -1, 2)",
         "view `received` as (2, 2, 3, 2) and transpose dimensions 0 and 1 before line ",
         {"x": (Shard(1),), "w": ROWS}, (Shard(1),),
+    ),
+    "whole of three cut by the width of a part": Mistake(
+        gated_and_added, cut_by_own_width, numbers([3, 4], [4, 12]), "VC118",
+        "first, second, third = (y[:, i * width + start : i * width + start + width] for i in range(3))",
+        "let the pieces of `y` begin 4 entries apart, not 2, at line ", {}, (Shard(1),),
     ),
     "ids of the whole": Mistake(
         rows_of, ids_of_the_whole, lambda: (torch.tensor([0, 3, 4, 7]), torch.randn(4, 3)), "VC117",

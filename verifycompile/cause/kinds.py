@@ -49,7 +49,7 @@ from verifycompile.cause.scales import (
     scaled_means,
     scaled_values,
 )
-from verifycompile.cause.steps import other_steps
+from verifycompile.cause.steps import other_steps, spread_pieces
 from verifycompile.cause.turns import values_of_turns
 from verifycompile.cause.unused import unused_summands
 from verifycompile.cause.versions import other_versions, overwritten
@@ -129,6 +129,7 @@ def likely(scene: Scene) -> tuple[Iterator[Move], ...]:
         foreign_rows(scene),
         other_coordinates(scene),
         other_steps(scene),
+        spread_pieces(scene),
         other_numbers(scene),
         ends_of_parts(scene),
         tables_of_spec(scene),

@@ -1,14 +1,26 @@
-"""Moves of where a rank's part begins: at multiples of its coordinate, in steps of another length."""
+"""Moves of where a rank's part begins: in steps of another length, from rank to rank or from piece to piece."""
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+import sympy
+import torch
 import torch.fx
 
-from verifycompile.cause.draft import Draft, symbol_of
-from verifycompile.cause.move import Move, Scene, is_tensor, shape_of
+from verifycompile.cause.draft import Draft, DraftError, symbol_of
+from verifycompile.cause.move import Move, Scene, is_derivative, is_tensor, shape_of
+from verifycompile.torch_interface.evaluation import symbolic_expression
+
+aten = torch.ops.aten
+
+_STARTS: dict[Any, int] = {aten.slice.Tensor: 2, aten.slice_backward.default: 3}
+"""Where a start stands among the arguments, with the end behind it."""
+_STEPPED = 5
+"""So many arguments has a slice with a step."""
 
 
 def other_steps(scene: Scene) -> Iterator[Move]:
@@ -28,6 +40,78 @@ def other_steps(scene: Scene) -> Iterator[Move]:
             for length, place in lengths.items():
                 if length != step:
                     yield _in_steps(chosen, scene.names((axis,)), *place, ends=len(chosen) > 1)
+
+
+def spread_pieces(scene: Scene) -> Iterator[Move]:
+    """The pieces of a tensor that are cut from it in steps of one length, in those in which they lie evenly along the
+    dimension: where a whole of q, k and v is cut by the width of a rank's own heads.
+    """
+    cuts: dict[tuple[Any, Any], list[torch.fx.Node]] = {}
+    for node in scene.calls:
+        if node.target is aten.slice.Tensor and _STARTS[node.target] + 1 < len(node.args) < _STEPPED:
+            cuts.setdefault((node.args[0], node.args[1]), []).append(node)
+    for (source, dim), pieces in cuts.items():
+        apart = _apart(pieces)
+        size: Any = shape_of(source)[dim]
+        is_even = apart is not None and isinstance(size, int) and size % len(pieces) == 0
+        if is_even and apart != size // len(pieces):
+            yield _spread(scene, pieces)
+
+
+def _apart(pieces: Sequence[torch.fx.Node]) -> int | None:
+    """How far pieces begin from one another, where that is one number for all of them."""
+    starts = [_number(node.args[2]) for node in pieces]
+    found = {last - first for first, last in itertools.pairwise(starts)}
+    apart = found.pop() if len(found) == 1 else None
+    return int(apart) if apart is not None and apart.is_Integer else None
+
+
+def _bounds(node: torch.fx.Node) -> list[Any]:
+    place = _STARTS[node.target]
+    return [_number(argument) for argument in node.args[place : place + 2]]
+
+
+def _number(value: object) -> Any:
+    return sympy.sympify(symbolic_expression(value.meta.get("val")) if isinstance(value, torch.fx.Node) else value)
+
+
+def _spread(scene: Scene, pieces: Sequence[torch.fx.Node]) -> Move:
+    backward = [node for node in scene.draft.program.graph.graph.nodes if node.target is aten.slice_backward.default]
+    derivatives = [
+        [node for node in backward if is_derivative(node, piece) and _bounds(node) == _bounds(piece)]
+        for piece in pieces
+    ]
+
+    def steps(draft: Draft) -> tuple[int, int]:
+        own = [draft.node(node.name) for node in pieces]
+        whole, dim = own[0].all_input_nodes[0], own[0].args[1]
+        size: Any = shape_of(whole)[dim]  # pyright: ignore[reportArgumentType, reportCallIssue]  # a number by the schema
+        apart = _apart(own)
+        if apart is None or size % len(own):
+            raise DraftError("pieces that lie in other ways")
+        return apart, size // len(own)
+
+    def apply(draft: Draft) -> None:
+        apart, wanted = steps(draft)
+        for turn, (piece, same) in enumerate(zip(pieces, derivatives, strict=True)):
+            for own in [draft.node(node.name) for node in ((piece, *same) if turn else ())]:
+                place, arguments = _STARTS[own.target], [*own.args]
+                for at in (place, place + 1):
+                    arguments[at] = draft.number(own, operator.add, (arguments[at], turn * (wanted - apart)))
+                draft.set_arguments(own, arguments)
+
+    def texts(draft: Draft) -> tuple[str, str]:
+        apart, wanted = steps(draft)
+        whole = scene.value(pieces[0].all_input_nodes[0])
+        message = (
+            f"the {len(pieces)} pieces of {whole} begin {apart} entries apart, where its parts have {wanted} entries"
+        )
+        return (
+            message,
+            f"let the pieces of {whole} begin {wanted} entries apart, not {apart}, at {scene.line(pieces[1])}",
+        )
+
+    return Move(("spread", pieces[0].args[1], len(pieces)), pieces[1].name, "VC118", texts, apply)
 
 
 def _lengths(scene: Scene) -> dict[int, tuple[str, int]]:
