@@ -20,6 +20,7 @@ from tests.certificate import (
     statement_checks,
     steps_checks,
     storage_checks,
+    waits_checks,
 )
 from tests.ir import (
     test_indicator,
@@ -67,6 +68,7 @@ from verifycompile.certificate import (
     statement,
     storage,
     symbols,
+    waits,
 )
 from verifycompile.ir import (
     budget,
@@ -124,6 +126,7 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     packing: certificate_checks.checks,
     symbols: lambda: itertools.chain(annotations_checks.checks(), statement_checks.checks()),
     read_numbers: annotations_checks.checks,
+    waits: waits_checks.checks,
     digests: replay_checks.digest_checks,
     equalities: replay_checks.equality_checks,
     replay: replay_checks.checks,

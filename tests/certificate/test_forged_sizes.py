@@ -1,4 +1,4 @@
-"""Certificates of what is tried at some sizes, or said by a table: forged so that these say it and no others do."""
+"""Certificates forged where what they say is tried at some sizes alone, said by a table, or not of values at all."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.distributed.tensor import Shard
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.attacks.test_certificates import text_of_ranks
 from tests.certificate.test_certificate import sealed
 from tests.certificate.test_forged import _proved_again
+from tests.soundness.plain import all_reduce, verify_functions
 from verifycompile import verify_graphs
 from verifycompile.certificate import check_certificate
 from verifycompile.certificate.annotations import choices_of
-from verifycompile.certificate.storage import program_from_data
+from verifycompile.certificate.storage import StorageError, program_from_data
 from verifycompile.refinement.attempt import ClaimError
 
 Data = dict[str, Any]
@@ -44,6 +46,27 @@ def test_a_coordinate_that_is_another_number() -> None:
     (place,) = (n for n in data["implementation"]["nodes"] if "_runtime_compute" in str(n.get("target")))
     place["value"]["expression"] = ["Add", 1, ["Mul", -1, place["value"]["expression"]]]
     assert not check_certificate(sealed(data))
+
+
+def test_a_result_that_is_not_waited_for() -> None:
+    """Its value would be right, and is undefined before the wait."""
+    report = verify_functions(
+        lambda a: a.sum(0),
+        lambda mesh, a: all_reduce(a.sum(0), mesh),
+        (torch.randn(4, 3),),
+        in_placements={"a": (Shard(0),)},
+    )
+    assert report.certificate is not None
+    data = json.loads(report.certificate.to_json())
+    assert check_certificate(sealed(data))
+    side = data["implementation"]
+    (wait,) = (node for node in side["nodes"] if node.get("target") == "_c10d_functional.wait_tensor.default")
+    side["nodes"].remove(wait)
+    side["outputs"][0]["node"] = wait["args"][0]["node"]
+    told = "`output.0` is the result of a collective before `wait_tensor`"
+    assert check_certificate(sealed(data)).reason == told
+    with pytest.raises(StorageError, match=told):
+        _proved_again(data)
 
 
 @pytest.mark.parametrize("placement", [["shard", 0, 1], ["partial", "sum"]])
@@ -76,7 +99,9 @@ def test_a_convolution_that_is_recorded_longer_at_all_sizes_but_those_tried() ->
     assert check_certificate(sealed(data))
     nodes = data["implementation"]["nodes"]
     (last,) = (k for k, node in enumerate(nodes) if node["name"] == "mul")
-    size, convolution = (next(node for node in nodes if node["name"] == name) for name in ("sym_size_int", "convolution"))
+    size, convolution = (
+        next(node for node in nodes if node["name"] == name) for name in ("sym_size_int", "convolution")
+    )
     length = size["value"]["expression"]
     reach = nodes[1]["value"]["shape"][2]["expression"]
     tried = _tried(data, reach[1])
@@ -103,7 +128,10 @@ def test_a_convolution_that_is_recorded_longer_at_all_sizes_but_those_tried() ->
 def _tried(data: Data, name: str) -> list[int]:
     """What a size is when annotations are put to the test."""
     found = [
-        number for sizes in choices_of(program_from_data(data["implementation"])) for s, number in sizes.items() if str(s) == name
+        number
+        for sizes in choices_of(program_from_data(data["implementation"]))
+        for s, number in sizes.items()
+        if str(s) == name
     ]
     assert len(set(found)) == 3
     return found

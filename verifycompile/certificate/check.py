@@ -20,6 +20,7 @@ from verifycompile.certificate.parts import cuts_from_data
 from verifycompile.certificate.replay import Claims, Replay, replay
 from verifycompile.certificate.statement import Statement, statement_of
 from verifycompile.certificate.storage import StorageError, placements_from_data, program_from_data, require_needed
+from verifycompile.certificate.waits import require_waits
 from verifycompile.collection import collection_paused
 from verifycompile.program import Program
 from verifycompile.refinement.attempt import ClaimError
@@ -96,6 +97,7 @@ def _check(data: Mapping[str, Any], ask: bool) -> CertificateCheck:
     for program in (spec, implementation):
         check_annotations(program)
         require_needed(program)
+        require_waits(program)
     claims = Claims(placements, data["equalities"], cuts_from_data(data["parts"]))
     rules = LemmaSteps(steps_from_data(data["steps"], data["views"]))
     listed = set(map(str, data["facts"]))

@@ -16,6 +16,7 @@ from verifycompile.certificate.parts import NO_CUTS, Cut, Cuts
 from verifycompile.certificate.recording import Recording, WrittenSteps
 from verifycompile.certificate.replay import Claims, Replay, replay
 from verifycompile.certificate.storage import StorageError, program_from_data
+from verifycompile.certificate.waits import require_waits
 from verifycompile.certificate.writing import in_order, placements_to_data, program_to_data
 from verifycompile.collection import collection_paused
 from verifycompile.program import Program
@@ -148,6 +149,8 @@ class _Proof:
         Raises ClaimError and StorageError.
         """
         spec, implementation = map(program_from_data, self.programs)
+        for program in (spec, implementation):
+            require_waits(program)  # one that reads a result behind the wait of another call is not written down
         recording, claims = Recording(), Claims(self.placements, self.equalities, cuts)
         replay(spec, implementation, claims, recording)
         rules = WrittenSteps(recording)

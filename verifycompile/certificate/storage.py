@@ -89,7 +89,7 @@ class Block:
         """Each call by itself."""
         if self._create is None:
             return (self,)
-        stands_for = dict(zip(_outside(self.sources), self.operands, strict=True))
+        stands_for = dict(zip(outside_of(self.sources), self.operands, strict=True))
         for place, source in enumerate(self.sources):
             if place not in self.made:
                 self.made[place] = self._create(f"{source.call.name}_of_{self.call.name}", source)
@@ -186,7 +186,7 @@ def _node_from_data(
     return graph.create_node(kind, target_from_text(item["target"]), args, kwargs, name=name)
 
 
-def _outside(calls: Sequence[Block]) -> Mapping[torch.fx.Node, None]:
+def outside_of(calls: Sequence[Block]) -> Mapping[torch.fx.Node, None]:
     """What single calls take from elsewhere."""
     own = {single.call for single in calls}
     return dict.fromkeys(operand for single in calls for operand in single.operands if operand not in own)
@@ -214,7 +214,7 @@ class _Reader:
         self._singles: list[Block] = []
         self._places: dict[torch.fx.Node, int] = {}
         self._records: dict[str, Any] = {}
-        self._number_taken = functools.cache(lambda first, count: len(_outside(self._singles[first : first + count])))
+        self._number_taken = functools.cache(lambda first, count: len(outside_of(self._singles[first : first + count])))
 
     def read(self, item: Mapping[str, Any]) -> None:
         if "like" in item:
