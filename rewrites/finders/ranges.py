@@ -45,7 +45,7 @@ def _neighbouring_ranges(pool: TermPool, summands: Sequence[View], shape: tuple[
 
 
 def _restrictions(pool: TermPool, summand: View, shape: tuple[Size, ...]) -> list[_Restricted]:
-    if not _holds_range(pool, summand.term, _DEPTH):
+    if not holds_range(pool, summand.term):
         return []
     sized = whole_view(summand.unscaled(), shape)
     number = () if summand.coefficient == 1 else (pool.constant(summand.coefficient, shape),)
@@ -55,7 +55,7 @@ def _restrictions(pool: TermPool, summand: View, shape: tuple[Size, ...]) -> lis
     ]
 
 
-def _holds_range(pool: TermPool, term: Term, depth: int) -> bool:
+def holds_range(pool: TermPool, term: Term, depth: int = _DEPTH) -> bool:
     """Whether a product, or a product among its factors, has a range among its factors."""
     if term.operation is not CONTRACT:
         return False
@@ -64,7 +64,7 @@ def _holds_range(pool: TermPool, term: Term, depth: int) -> bool:
     if known is None:
         factors = [view.term for view in term.operands]
         known = any(factor.operation is RANGE for factor in factors) or (
-            depth > 0 and any(_holds_range(pool, factor, depth - 1) for factor in factors)
+            depth > 0 and any(holds_range(pool, factor, depth - 1) for factor in factors)
         )
         pool.ranges_held[key] = known
     return known
@@ -82,7 +82,7 @@ def _opened(pool: TermPool, view: View, depth: int) -> Iterator[_Found]:
             dim = masked_dim(factor)
             if dim in opened.summed:
                 yield others, dim, tuple(d for d in opened.summed if d != dim), _ends(factor)
-        elif depth and _holds_range(pool, factor.term, depth - 1):
+        elif depth and holds_range(pool, factor.term, depth - 1):
             # The other factors and sums go into the sum of this factor.
             for factors, dim, rest, span in _opened(pool, factor, depth - 1):
                 wide = (whole_view(v, factors[0].shape) for v in others if factors)

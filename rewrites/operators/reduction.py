@@ -11,7 +11,16 @@ import torch
 from verifycompile.ir import indicator, relabel
 from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, elementwise, has_infinity, multiply_views, open_view
 from verifycompile.ir.build import Signature, apply
-from verifycompile.ir.exponential import EXPONENTIAL, LOGARITHM, MAXIMUM, POWER, REDUCE_MAX, is_positive, may_be_lowest
+from verifycompile.ir.exponential import (
+    EXPONENTIAL,
+    LOGARITHM,
+    MAXIMUM,
+    POWER,
+    REDUCE_MAX,
+    REDUCE_MIN,
+    is_positive,
+    may_be_lowest,
+)
 from verifycompile.ir.pieces import concatenated_dim, pieces_of
 from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.scalar import ONE
@@ -24,7 +33,7 @@ from verifycompile.rewrites.registry import operator
 
 aten = torch.ops.aten
 
-EXTREMES = {"max": REDUCE_MAX, "min": Operation("reduce_min", extreme=True)}
+EXTREMES = {"max": REDUCE_MAX, "min": REDUCE_MIN}
 TRUTH_EXTREMES = {
     "max": Operation("reduce_any", indicator=True),
     "min": Operation("reduce_all", indicator=True),

@@ -18,10 +18,11 @@ from verifycompile.ir import algebra
 from verifycompile.ir.algebra import COMBINE, CONTRACT
 from verifycompile.ir.build import Label, Signature, apply, refine
 from verifycompile.ir.pieces import CONCATENATE, STACK, concatenated_dim, pieces_of
-from verifycompile.ir.relabel import UnalignedError, compose, narrow, substitute
+from verifycompile.ir.relabel import UnalignedError, compose, insert_dim, narrow, remove_dim, substitute
 from verifycompile.ir.size import Size, quotient
-from verifycompile.ir.term import Digit, Operation, TermPool, View
-from verifycompile.ir.window import WINDOW, range_view, resized
+from verifycompile.ir.term import Digit, Operation, Term, TermPool, View
+from verifycompile.ir.window import WINDOW, range_view, resized, window_at
+from verifycompile.rewrites.finders.ranges import holds_range
 from verifycompile.rewrites.operations import SLIDING_WINDOW
 from verifycompile.rewrites.parts.chosen import at_position
 from verifycompile.rewrites.parts.sliding import stretched, without_implied_range
@@ -126,6 +127,11 @@ class Piecewise:
         """The sum of ``operands``, which broadcast to ``shape``."""
         if not _has_parts(operands):
             return None
+        positions = {view.term.attributes for view in operands if _is_position(view)}
+        if len(positions) > 1 or (positions and any(_holds_range(pool, view.term) for view in operands)):
+            summed = [_position_as_sum(pool, view, shape) for view in operands]
+            if summed != list(operands):
+                return algebra.combine(pool, summed)
         space = _refined(pool, operands, shape, len(shape))
         if space is None:
             return None
@@ -160,6 +166,11 @@ class Piecewise:
         if operation is STACK and all(view.term.operation is not CONCATENATE for view in operands):
             return None  # of stacks of stacks none is the outer one
         sizes = operands[0].shape
+        if 1 not in sizes[:free] and any(map(_is_position, operands)):
+            wide = [insert_dim(operand, 0, 1) for operand in operands]
+            moved = [tuple(index + 1 for index in core) for core in (*cores, fresh)]
+            result = self.application(pool, operation, attributes, wide, free + 1, summed, tuple(moved[:-1]), moved[-1])
+            return None if result is None else remove_dim(result, 0)
         operands = [told_apart(pool, operand) for operand in operands]
 
         def applied(views: Sequence[View], shape: tuple[Size, ...]) -> View:
@@ -239,6 +250,27 @@ def _contracted(pool: TermPool, factors: Sequence[View], shape: tuple[Size, ...]
     return dataclasses.replace(result, shape=shape[:free])
 
 
+def _holds_range(pool: TermPool, term: Term) -> bool:
+    if term.operation is COMBINE:
+        return any(holds_range(pool, view.term) for view in term.operands)
+    return holds_range(pool, term)
+
+
+def _is_position(view: View) -> bool:
+    return view.term.operation is WINDOW and view.term.index_sizes[view.term.fresh[0]] == 1
+
+
+def _position_as_sum(pool: TermPool, view: View, shape: tuple[Size, ...]) -> View:
+    """A value at one position as the sum over a range that holds no other one, next to which other ranges lie."""
+    found = window_at(dataclasses.replace(view, shape=(*shape, 1)), len(shape)) if _is_position(view) else None
+    if found is None:
+        return view
+    pool.lemma_trace.append(("sum-over-window", ""))
+    size = found.source.shape[-1]
+    at = range_view(pool, len(shape), (*shape, size), (found.start, found.start + 1))
+    return _contracted(pool, [found.source, at], (*shape, size), len(shape))
+
+
 def _opened_windows(pool: TermPool, views: Sequence[View], operation: Operation) -> list[View]:
     """Windows of products (or of sums) as products of windows: how operands were assembled before is forgotten."""
     result: list[View] = []
@@ -271,6 +303,9 @@ def _refined(pool: TermPool, views: Sequence[View], shape: tuple[Size, ...], fre
         back: dict[int, Sequence[Digit]] = {}
         replacement: dict[int, Sequence[Digit]] = {}
         count = 0
+        if 1 not in shape and any(map(_is_position, sized)):  # a window of one lies along a dimension of one
+            fine.append(1)
+            back[0], count = (), 1
         for dim in labels:
             digits: list[Digit] = []
             ends = list(itertools.pairwise(chains[dim])) or [(1, 1)]

@@ -9,7 +9,7 @@ import sympy
 import torch
 
 from tests.ir.evaluate import Evaluator
-from verifycompile.ir.exponential import is_minus_infinity, is_positive, is_positive_number
+from verifycompile.ir.exponential import is_minus_infinity, is_positive, is_positive_number, may_be_lowest
 from verifycompile.ir.scalar import ONE, as_scalar
 from verifycompile.ir.term import TermPool, View
 from verifycompile.rewrites.builder import Builder
@@ -17,6 +17,7 @@ from verifycompile.rewrites.operators.attention import attention, attention_back
 from verifycompile.rewrites.operators.attention_kernels import cudnn_attention, cudnn_attention_backward
 from verifycompile.rewrites.operators.diagonals import triangle
 from verifycompile.rewrites.operators.elementwise import choose
+from verifycompile.rewrites.operators.reduction import extreme
 from verifycompile.rewrites.operators.softmax import softmax_of
 
 KEEP = torch.tensor([[True, False, True], [False, True, True]])
@@ -73,6 +74,23 @@ def test_what_is_positive_and_what_is_minus_infinity() -> None:
     assert b.exp(b.log(b.sum(b.mul(keep, e), [1]))) == b.sum(b.mul(keep, e), [1])
     for view in (b.sum(b.mul(keep, x), [1]), b.sum(b.mul(keep, e), [1]).scaled(-ONE), x):
         assert b.exp(b.log(view)).term.operation.name == "exp", view
+
+
+def test_smallest_of_negated_scores_under_a_mask() -> None:
+    """Each row has a key that is seen: the largest score is a number, and so is the smallest negated one; and no other
+    extreme of them is, nor one where the mask hides a whole row.
+    """
+    b = Builder(TermPool())
+    y, places = b.pool.leaf("y", (3, 3)), b.iota(3)
+    seen, first_hidden = (b.less_equal(places, b.add(b.unsqueeze(places, 1), shift)) for shift in (0, -1))
+    for mask in (seen, first_hidden):
+        infinite = b.full(math.inf, (3, 3))
+        for scores in (choose(b, mask, y, -math.inf), b.add(y, choose(b, mask, 0, b.scale(infinite, -1)))):
+            negated = b.scale(scores, -1)
+            assert may_be_lowest(extreme(b, scores, [1], True, "max")) is (mask is first_hidden)
+            assert may_be_lowest(extreme(b, negated, [1], True, "min")) is (mask is first_hidden)
+            assert may_be_lowest(extreme(b, scores, [1], True, "min"))
+            assert may_be_lowest(extreme(b, negated, [1], True, "max"))
 
 
 def test_other_infinities_stay() -> None:

@@ -31,7 +31,7 @@ LOGARITHM = Operation("log")
 POWER = Operation("power")
 WHERE = Operation("where")
 MAXIMUM = Operation("maximum", commutative=True, extreme=True)
-REDUCE_MAX = Operation("reduce_max", extreme=True)
+REDUCE_MAX, REDUCE_MIN = Operation("reduce_max", extreme=True), Operation("reduce_min", extreme=True)
 
 
 def exponential(pool: TermPool, view: View, power: Callable[[View, Scalar], View]) -> View:
@@ -66,9 +66,7 @@ def _is_number(pool: TermPool, summands: list[View]) -> bool:
     if not lowest:
         return True
     rest = [v for v in summands if v is not lowest[0]]
-    if len(lowest) > 1 or lowest[0].term.operation is not REDUCE_MAX:
-        return False
-    if not isinstance(lowest[0].coefficient, Fraction) or lowest[0].coefficient >= 0:
+    if len(lowest) > 1 or lowest[0].term.operation is not REDUCE_MAX or not _is_negative(lowest[0].coefficient):
         return False
     (operand,) = lowest[0].term.operands
     return combine(pool, rest).term is operand.term
@@ -101,8 +99,10 @@ def _may_be_lowest(term: Term) -> bool:
         return all(may_be_lowest(operand) for operand in term.operands)
     if operation is LOGARITHM:
         return _is_masked_sum(term.operands[0]) and not is_positive(term.operands[0])
-    if operation is REDUCE_MAX:
-        return may_be_lowest(term.operands[0]) and not _is_seen(term.operands[0], term.summed_indices)
+    if operation in (REDUCE_MAX, REDUCE_MIN):  # the smallest is the negated largest of the negated
+        (operand,) = term.operands
+        sign = ONE if operation is REDUCE_MAX else -ONE
+        return may_be_lowest(operand) and not _is_seen(operand.scaled(sign), term.summed_indices)
     return not term.operands or any(may_be_lowest(operand) for operand in term.operands)
 
 
@@ -113,14 +113,15 @@ def _is_seen(view: View, bound: range) -> bool:
     """Whether some index of those in ``bound`` is not masked, whatever the others are."""
     opened = open_view(view)
     if view.term.operation is WHERE:
-        condition, then, otherwise = opened.operands
+        condition, *branches = opened.operands
+        then, otherwise = (v.scaled(view.coefficient) for v in branches)
         if is_minus_infinity(otherwise) and not may_be_lowest(then):
             return _holds_somewhere(condition, bound)
         return is_minus_infinity(then) and not may_be_lowest(otherwise) and _fails_somewhere(condition, bound)
     if view.term.operation is not COMBINE:
         return False
-    masked = [v for v in opened.operands if may_be_lowest(v)]
-    if len(masked) != 1 or masked[0].term.operation is not CONTRACT:
+    masked = [v.scaled(view.coefficient) for v in opened.operands if may_be_lowest(v)]
+    if len(masked) != 1 or masked[0].term.operation is not CONTRACT or not _is_negative(masked[0].coefficient):
         return False
     masks = [v for v in open_view(masked[0]).operands if v.term.operation is not INFINITY]
     return any(_fails_somewhere(mask, bound) for mask in masks)
@@ -152,7 +153,7 @@ def _exponential_of_mask(pool: TermPool, view: View, power: Callable[[View, Scal
         if is_indicator(condition) and is_minus_infinity(otherwise):
             return multiply_views(pool, condition, exponential(pool, then, power))
         return None
-    if not isinstance(view.coefficient, Fraction) or view.coefficient >= 0:
+    if not _is_negative(view.coefficient):
         return None
     if term.operation is INFINITY:
         return pool.zero(view.shape)
@@ -174,7 +175,11 @@ def _is_masked_sum(view: View) -> bool:
 
 def is_minus_infinity(view: View) -> bool:
     """Whether every element is minus infinity."""
-    return view.term.operation is INFINITY and isinstance(view.coefficient, Fraction) and view.coefficient < 0
+    return view.term.operation is INFINITY and _is_negative(view.coefficient)
+
+
+def _is_negative(number: Scalar) -> bool:
+    return isinstance(number, Fraction) and number < 0
 
 
 def logarithm(pool: TermPool, view: View) -> View:
