@@ -603,6 +603,10 @@ class _Search:
         # What another line of the spec computes is no number of this one.
         is_number = is_number and (move.kind[0] != "as spec" or move.kind[1] == at_line(place))
         line = line_of_number(node, draft.program.beside) if is_number else None
+        # Where the spec does not run the line, it may be that another variable or attribute was meant.
+        is_chosen = line is not None and line.function in (place.function, "__init__")
+        if is_chosen and at_line(place) not in lines_of(spec):
+            return None
         text = f"the number that line {place.line} computes with is made here"
         return None if line is None else Label(line, text)
 
