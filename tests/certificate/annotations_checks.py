@@ -68,7 +68,7 @@ class Written:
         node.meta["val"] = recorded
         return node
 
-    def call(self, value: Any, target: Any, *args: Any, **kwargs: Any) -> Node:
+    def call(self, value: Any, target: Any, /, *args: Any, **kwargs: Any) -> Node:
         node = self.graph.call_function(target, args, kwargs)
         node.meta["val"] = value
         self.blocks.append(Block(node, node.all_input_nodes, {0: node}))
@@ -493,6 +493,10 @@ def _of_reads() -> Iterator[Row]:
         w.call(number(u), read, first)
         w.call(number(symbol), read, first if again else other)
         yield Row(w.program(), said)
+    w = Written()
+    for name_of_operand in "xy":
+        w.call(number(u), read, self=w.given(name_of_operand, tensor((), I64)))
+    yield Row(w.program(), _another("u", f"{name[:-1]}_1`"))
     w = Written()
     w.given("s", number(u))
     w.call(number(u), read, w.given("x", tensor((), I64)))

@@ -52,7 +52,7 @@ from tests.lemmas import (
     test_formula,
 )
 from tests.lemmas.conditions import Check, Mutant, found_by, mutants_of, of_tests, tried
-from tests.lowering import test_budget
+from tests.lowering import result_checks, size_checks, test_budget
 from tests.refinement import attempt_checks, closure_checks, inputs_checks, shares_checks, test_placement
 from verifycompile.certificate import annotations as recorded
 from verifycompile.certificate import (
@@ -86,6 +86,8 @@ from verifycompile.ir import (
     validate,
     window,
 )
+from verifycompile.lowering import checks as results
+from verifycompile.lowering import sizes
 from verifycompile.refinement import (
     attempt,
     closure,
@@ -130,6 +132,8 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     digests: replay_checks.digest_checks,
     equalities: replay_checks.equality_checks,
     replay: replay_checks.checks,
+    results: result_checks.checks,
+    sizes: size_checks.checks,
     attempt: attempt_checks.checks,
     placement: lambda: of_tests(test_placement),
     dtypes: inputs_checks.dtype_checks,
@@ -221,6 +225,14 @@ SAME: Mapping[ModuleType, Mapping[str, str]] = {
     inputs: {
         "`shape` for `shape or ()`": "an input that is a tensor has a shape",
         "`False` for `not numbers`": _FASTER,
+    },
+    results: {
+        "`sympy.simplify(sympy.sympify(left) - sympy.sympify(right)) == 0` for "
+        "`left == right or sympy.simplify(sympy.sympify(left) - sympy.sympify(right)) == 0`": _FASTER
+    },
+    sizes: {
+        "`False` for `isinstance(value, int)`": _FASTER,
+        "`unknown - self.counts.views.keys()` for `unknown and unknown - self.counts.views.keys()`": _FASTER,
     },
     sliding: {"`False` for `mask is None`": _FASTER},
     formula: {"`False` for `parts[1:] in ((), (1,))`": _FASTER},

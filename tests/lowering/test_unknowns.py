@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tests.lowering.graphs import GraphBuilder, blockers
 from verifycompile.ir.term import TermPool, View
@@ -39,6 +40,23 @@ def test_an_argument_without_declaration() -> None:
     node = g.call(aten.expand.default, g.input("x", X), [2, 3, 4], implicit=True)
     assert blockers(g.lower(node)) == [
         ("expand_default", "VC202", "`aten.expand.default` has no declaration for `implicit=True`")
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:Raw SymInt")
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_number_that_is_read_from_a_tensor_and_stands_in_a_call(is_named: bool) -> None:
+    """The other program may read another number of the same name."""
+    g, number = GraphBuilder(), ShapeEnv().create_unbacked_symint()
+    x, place = g.input("x", X), g.input("place", torch.tensor(2))
+    read = g.graph.call_function(aten._local_scalar_dense.default, (place,))
+    read.meta["val"] = number
+    node = g.graph.call_function(aten.mul.Tensor, (x, read if is_named else number))
+    node.meta["val"] = X
+    assert blockers(g.lower(read, node)) == [
+        ("mul_tensor", "VC206", "`aten.mul.Tensor` makes a dimension whose size is read from a tensor")
+        if is_named
+        else ("mul_tensor", "VC206", f"the number `{number}` is read from a tensor")
     ]
 
 

@@ -48,4 +48,6 @@ def _decides(node: torch.fx.Node) -> Hashable:
     """What says the number that a call reads from a tensor: of calls that count the same truths, the same."""
     if node.target is torch.ops.aten.index.Tensor:
         return tuple(cast("Sequence[Hashable]", node.args[1]))
-    return (node.args[0],) if node.target is torch.ops.aten.nonzero.default else (node.target, node.args)
+    if node.target is torch.ops.aten.nonzero.default:
+        return (node.args[0],)
+    return node.target, node.args, *node.kwargs.items()

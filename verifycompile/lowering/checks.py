@@ -9,6 +9,7 @@ import sympy
 import torch
 import torch.fx
 
+from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
 from verifycompile.lowering.recorded import DECIDES_SIZE
 from verifycompile.lowering.sizes import Sizes
@@ -50,8 +51,6 @@ _OF_REAL_NUMBERS = frozenset({"_softmax", "_log_softmax", "gelu", "silu", "mish"
 def check_type(node: torch.fx.Node, call: Call, coordinates: Collection[sympy.Basic]) -> None:
     """Raises ``UnsupportedError`` for a result of a dtype, or of a shape that depends on the rank, without proofs."""
     values = node.meta.get("val")
-    if isinstance(values, list) and call.elements is None:  # pieces of one tensor, all of its dtype
-        values = values[:1]
     tensors: Sequence[Any] = values if isinstance(values, (list, tuple)) else (values,)
     for value in tensors:
         if not isinstance(value, torch.Tensor):
@@ -104,11 +103,12 @@ def check_result(builder: Builder, sizes: Sizes, node: torch.fx.Node, value: Any
         if node.target in DECIDES_SIZE:
             sizes.decide(tensor, declared)
         shape = sizes.shape(tensor)
-        if declared != shape and any(
-            sympy.simplify(sympy.sympify(a) - sympy.sympify(b)) != 0
-            for a, b in zip((*declared, len(shape)), (*shape, len(declared)), strict=True)
-        ):
+        if len(declared) != len(shape) or not all(map(_are_equal, declared, shape)):
             raise UnsupportedError(UNREPRESENTABLE, f"`{node.target}` has shape {shape}, its declaration {declared}")
+
+
+def _are_equal(left: Size, right: Size) -> bool:
+    return left == right or sympy.simplify(sympy.sympify(left) - sympy.sympify(right)) == 0
 
 
 def check_stored(node: torch.fx.Node, view: View, recorded: torch.Tensor) -> None:

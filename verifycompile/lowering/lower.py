@@ -50,7 +50,7 @@ from verifycompile.rewrites.registry import (
 from verifycompile.rewrites.side_conditions import solver
 from verifycompile.rewrites.values import Group, Piece, Pieces, ReadRows, are_read_rows
 from verifycompile.torch_interface.prims import reads_real_number
-from verifycompile.torch_interface.schema import arguments_of, draws_random_numbers
+from verifycompile.torch_interface.schema import draws_random_numbers, names_of
 
 if TYPE_CHECKING:
     from verifycompile.lowering.ragged import ReadRowsCalls
@@ -314,6 +314,9 @@ class Lowering:
         if isinstance(argument, str) and argument in self.program.groups:
             return Group(self.program.groups[argument])
         if isinstance(argument, (torch.SymInt, torch.SymFloat)):
+            expression = self.sizes.expression(argument)
+            if self.sizes.is_unknown(expression):  # a number of the same name in the other program is another one
+                raise UnsupportedError(UNREPRESENTABLE, f"the number `{expression}` is read from a tensor")
             return self.sizes.number(argument)
         return argument
 
@@ -343,8 +346,7 @@ class Lowering:
         results = node.meta.get("val")
         if not isinstance(results, (list, tuple)):
             return None
-        arguments = arguments_of(node.target)
-        given = {a.name: v for a, v in zip(arguments or (), node.args, strict=False)} | dict(node.kwargs)
+        given = {**dict(zip(names_of(node.target), node.args, strict=False)), **node.kwargs}
         lists = [v for v in given.values() if isinstance(v, (list, tuple)) and all(map(dtype_of, v))]
         if not lists or any(len(v) != len(results) for v in lists):
             return None

@@ -14,7 +14,7 @@ from verifycompile.program import Program
 from verifycompile.rewrites.builder import DOUBLE_DTYPES, LARGEST_CONSTANT, Memory
 from verifycompile.torch_interface.elements import constant_value, real_tensors
 from verifycompile.torch_interface.prims import READ_NUMBER
-from verifycompile.torch_interface.schema import arguments_of
+from verifycompile.torch_interface.schema import names_of
 
 # Tuples: torch computes the hash of an operator in Python, while a few comparisons of objects cost nothing.
 TAKES_PIECES = (torch.ops.aten.cat.default,)
@@ -35,16 +35,13 @@ _READS_MEMORY = (
 
 def dtypes_of(node: torch.fx.Node) -> Mapping[str, torch.dtype]:
     """Argument -> dtype, where all tensors of the argument have one."""
-    arguments = arguments_of(node.target)
-    if arguments is None:
-        return {}
     found: dict[str, torch.dtype] = {}
-    for argument, actual in zip(arguments, node.args, strict=False):
+    for argument, actual in (*zip(names_of(node.target), node.args, strict=False), *node.kwargs.items()):
         nodes = actual if isinstance(actual, (list, tuple)) else (actual,)
         dtypes = {dtype_of(n) for n in nodes if isinstance(n, torch.fx.Node)}
         dtype = dtypes.pop() if len(dtypes) == 1 else None
         if dtype is not None:
-            found[argument.name] = dtype
+            found[argument] = dtype
     return found
 
 
