@@ -52,7 +52,7 @@ from tests.lemmas import (
     test_formula,
 )
 from tests.lemmas.conditions import Check, Mutant, found_by, mutants_of, of_tests, tried
-from tests.lowering import result_checks, size_checks, test_budget
+from tests.lowering import result_checks, size_checks, test_budget, unknown_checks
 from tests.refinement import attempt_checks, closure_checks, inputs_checks, shares_checks, test_placement
 from verifycompile.certificate import annotations as recorded
 from verifycompile.certificate import (
@@ -87,7 +87,7 @@ from verifycompile.ir import (
     window,
 )
 from verifycompile.lowering import checks as results
-from verifycompile.lowering import sizes
+from verifycompile.lowering import numbers, sizes, unknowns
 from verifycompile.refinement import (
     attempt,
     closure,
@@ -134,6 +134,8 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     replay: replay_checks.checks,
     results: result_checks.checks,
     sizes: size_checks.checks,
+    numbers: size_checks.number_checks,
+    unknowns: unknown_checks.checks,
     attempt: attempt_checks.checks,
     placement: lambda: of_tests(test_placement),
     dtypes: inputs_checks.dtype_checks,

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import sympy
 import torch
+from torch.utils._sympy.functions import Max
 
 from tests.certificate.annotations_checks import RANK, K, S, number, tensor
 from tests.lemmas.conditions import Check
 from tests.lowering.result_checks import said_by, sizes_of
 from verifycompile.ir.term import TermPool
+from verifycompile.lowering.lower import Lowering
+from verifycompile.lowering.numbers import number_of
 from verifycompile.lowering.sizes import Sizes
+from verifycompile.program import Program
+from verifycompile.rewrites.rows.row_values import Ragged, Rows
 
 U, V = sympy.symbols("u v", integer=True)
+_RECORDED = 77
 _OTHER = sympy.Symbol("other", integer=True)
 
 
@@ -26,6 +35,40 @@ def _sizes(side: str = "spec") -> Sizes:
 def checks() -> Iterator[tuple[str, Check]]:
     for check in (_taken, _of_two_programs, _of_another_graph, _shapes_of_nodes, _numbers, _decided, _counts, _lengths):
         yield check.__name__, check
+
+
+def number_checks() -> Iterator[tuple[str, Check]]:
+    """Numbers that a program computes, by the values of what they are computed of."""
+    graph: Any = torch.fx.Graph()
+    size, whole, rows, x = map(graph.placeholder, ("size", "whole", "rows", "x"))
+    size.meta["val"], whole.meta["val"], rows.meta["val"], x.meta["val"] = number(S), 3, tensor((U, 6)), tensor((4, S))
+    lowering = Lowering(Program(SimpleNamespace(graph=graph), (), ()), TermPool(), "spec")  # pyright: ignore[reportArgumentType]
+    b = lowering.builder
+    lowering.values.update({size: S, whole: 3, x: b.pool.leaf("x", (4, S))})
+    present = b.pool.leaf("present", (4,))
+    lowering.values[rows] = Ragged(b.pool.leaf("table", (4, 6)), 0, Rows(4, present, None))
+    lowering.sizes.counts.views[U] = b.sum(present, [0])
+    read, size_of, most = torch.ops.aten._local_scalar_dense.default, torch.ops.aten.sym_size.int, torch.sym_max
+    unknown = "the number `{}` gives is not known"
+    for k, (target, args, kwargs, expected, said) in enumerate((
+        (operator.add, (size, 1), {}, S + 1, ""), (operator.add, (whole, 1), {}, _RECORDED, ""),
+        (operator.add, (whole, size), {}, S + 3, ""), (operator.add, (3, 1), {}, _RECORDED, ""),
+        (most, (3,), {"b": whole}, _RECORDED, ""), (most, (), {"a": size, "b": 1}, Max(S, 1), ""),
+        (read, (x,), {}, _RECORDED, ""), (size_of, (x, 1), {}, S, ""), (size_of, (x, 0), {}, 4, ""),
+        (size_of, (rows, 0), {}, U, ""), (size_of, (rows, 1), {}, None, "the number `u` of rows is not known"),
+        (operator.add, (x, 1), {}, None, unknown.format(operator.add)),
+        (operator.add, (size, x), {}, None, unknown.format(operator.add)),
+        (torch.ops.aten.sym_stride.int, (x, 0), {}, None, unknown.format("aten.sym_stride.int")),
+    )):  # fmt: skip
+        node = graph.call_function(target, args, kwargs)
+        recorded = U if rows in args else _RECORDED
+        yield f"number {k}", functools.partial(_number, lowering, node, recorded, expected, said)
+
+
+def _number(lowering: Lowering, node: torch.fx.Node, recorded: Any, expected: Any, said: str) -> None:
+    found = list[Any]()
+    said_by(lambda: found.append(number_of(lowering, node, recorded)), said)
+    assert found == ([] if said else [expected])
 
 
 def _taken() -> None:
