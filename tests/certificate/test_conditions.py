@@ -23,6 +23,7 @@ from tests.certificate import (
     waits_checks,
 )
 from tests.ir import (
+    exponential_checks,
     test_indicator,
     test_inequality,
     test_masked_exponentials,
@@ -178,12 +179,17 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     relabel: lambda: itertools.chain(of_tests(test_relabel), of_tests(test_readings)),
     indicator: lambda: of_tests(test_indicator),
     inequality: lambda: of_tests(test_inequality),
-    exponential: lambda: of_tests(test_masked_exponentials, "test_what_is_positive_and_what_is_minus_infinity"),
+    exponential: lambda: itertools.chain(
+        of_tests(test_masked_exponentials, "test_what_is_positive_and_what_is_minus_infinity"), exponential_checks.checks()
+    ),
 }
 """Modules of the checker, with what must hold of each."""
 FUNCTIONS: Mapping[ModuleType, Collection[str]] = {
     quotients: shares_checks.FUNCTIONS,
-    exponential: ("is_positive", "_is_positive", "is_minus_infinity", "is_positive_number", "_is_masked_sum"),
+    exponential: (
+        "is_positive", "_is_positive", "is_minus_infinity", "is_positive_number", "_is_masked_sum",
+        *exponential_checks.FUNCTIONS,
+    ),
 }  # fmt: skip
 """Of a module not named here all conditions are changed; of the normal form those that say something of a value. The rest
 decides which of equal forms is built: what is wrong there changes a value, and tests of values find it, or costs a proof.
@@ -246,6 +252,16 @@ SAME: Mapping[ModuleType, Mapping[str, str]] = {
         "`divisor != 1` for `divisor == 1`": _FASTER,
         "`False` for `whole`": _FASTER,
         "`term.operation not in _COPIES` for `term.operation in _COPIES`": _FASTER,
+    },
+    exponential: {
+        "`term.operation is not CONTRACT` for `term.operation is not CONTRACT or term.summed`": (
+            "infinity has no index, so that it is no factor within a sum"
+        ),
+        "`number <= 0` for `number < 0`": _NOT_ZERO,
+        "`factors is None` for "
+        "`factors is None or (len(factors) == 1 and factors[0].term.operation not in (EXPONENTIAL, POWER))`": _FASTER,
+        "`len(rest) > 1` for `len(rest) > 1 and positive`": "a product is its own only factor",
+        "`len(rest) >= 1` for `len(rest) > 1`": _FASTER,
     },
     indicator: {
         "`c <= 0` for `c < 0`": "what is zero is a number, of which the sign is not asked",
