@@ -22,7 +22,7 @@ from verifycompile.captured_notes import OwnCapture
 from verifycompile.program import Program
 from verifycompile.torch_interface.contents import own_part, writes_to
 from verifycompile.torch_interface.mesh import line_through
-from verifycompile.torch_interface.outer import sent_by_ddp
+from verifycompile.torch_interface.outer_ddp import sent_by_ddp
 from verifycompile.torch_interface.returned import called_like
 
 MOST_COMPARISONS = 64

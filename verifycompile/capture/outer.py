@@ -15,7 +15,8 @@ from verifycompile.capture.names import called_through, first_argument
 from verifycompile.program import Role
 from verifycompile.torch_interface.aot import Origin
 from verifycompile.torch_interface.mesh import RootMesh, axes_of_line, group_ranks
-from verifycompile.torch_interface.outer import Outer, OuterReduction
+from verifycompile.torch_interface.outer import Outer
+from verifycompile.torch_interface.outer_reduction import OuterReduction
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,14 +25,9 @@ from verifycompile.torch_interface.fully_shard_step import (
     groups_of_model,
 )
 from verifycompile.torch_interface.gradient_marks import mark_gradients, mark_written_out
-from verifycompile.torch_interface.outer import (
-    OuterReduction,
-    contract_of_ddp,
-    contract_of_group,
-    ddp_name,
-    managed_by_ddp,
-    replicate_state,
-)
+from verifycompile.torch_interface.outer_ddp import contract_of_ddp, ddp_name, managed_by_ddp, replicate_state
+from verifycompile.torch_interface.outer_fully_shard import contract_of_group
+from verifycompile.torch_interface.outer_reduction import OuterReduction
 
 
 @dataclasses.dataclass

@@ -26,12 +26,12 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.torch_interface.contents import own_part
-from verifycompile.torch_interface.outer import (
-    OuterReduction,
+from verifycompile.torch_interface.outer_fully_shard import (
     contract_of_group,
     fully_shard_states,
     replaced_communication,
 )
+from verifycompile.torch_interface.outer_reduction import OuterReduction
 from verifycompile.torch_interface.replaced import replaced
 from verifycompile.torch_interface.tensors import arrived
 

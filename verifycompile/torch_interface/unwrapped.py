@@ -18,20 +18,10 @@ from torch.nn.parallel import DistributedDataParallel
 from verifycompile.errors import UsageError
 from verifycompile.torch_interface.closures import globals_named
 from verifycompile.torch_interface.globalize import Relocator, file_of_code
-from verifycompile.torch_interface.outer import (
-    FIRST_FSDP,
-    Held,
-    Outer,
-    OuterReduction,
-    contract_of_ddp,
-    contracts_of_state,
-    holds_first_fsdp,
-    managed_by_ddp,
-    of_each,
-    of_fully_shard,
-    of_replicate,
-    replicate_state,
-)
+from verifycompile.torch_interface.outer import FIRST_FSDP, Outer, holds_first_fsdp
+from verifycompile.torch_interface.outer_ddp import contract_of_ddp, managed_by_ddp, of_replicate, replicate_state
+from verifycompile.torch_interface.outer_fully_shard import Held, contracts_of_state, of_fully_shard
+from verifycompile.torch_interface.outer_reduction import OuterReduction, of_each
 
 _CODE = (
     "/torch/distributed/tensor/parallel/ddp.py",

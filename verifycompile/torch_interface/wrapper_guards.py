@@ -21,7 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 from verifycompile.torch_interface.frame_guards import Check, verify_again_unless
 from verifycompile.torch_interface.function_state import State, is_same_state
 from verifycompile.torch_interface.hook_guards import hooks_as_they_are
-from verifycompile.torch_interface.outer import active_ddp, fully_shard_states, states_in_forward
+from verifycompile.torch_interface.outer_ddp import active_ddp
+from verifycompile.torch_interface.outer_fully_shard import fully_shard_states, states_in_forward
 from verifycompile.torch_interface.sources import source_name
 
 Manager = tuple[Any, FSDPParamGroup]
