@@ -23,7 +23,7 @@ from verifycompile.program import Program
 from verifycompile.torch_interface.contents import own_part, writes_to
 from verifycompile.torch_interface.mesh import line_through
 from verifycompile.torch_interface.outer_ddp import sent_by_ddp
-from verifycompile.torch_interface.returned import called_like
+from verifycompile.torch_interface.returned import called_between
 
 MOST_COMPARISONS = 64
 """Of the tensors of one graph: what is written to before each call would be sent for at each call."""
@@ -185,14 +185,12 @@ def comparing(
     tensors change so often that they are compared no longer.
     """
 
-    def call(*values: Any) -> Any:
-        if not held.is_given_up and (changed := held.changed(values)):
-            if found := held.compare(changed):
-                refuse(found)
-            elif held.is_given_up:
-                warn(held.said_of_many(changed))
-        results = compiled(*values)
-        held.keep(values)
-        return results
+    def compare(values: Sequence[Any]) -> None:
+        if held.is_given_up or not (changed := held.changed(values)):
+            return
+        if found := held.compare(changed):
+            refuse(found)
+        elif held.is_given_up:
+            warn(held.said_of_many(changed))
 
-    return called_like(compiled, call)
+    return called_between(compiled, compare, held.keep)

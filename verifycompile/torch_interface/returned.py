@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -92,7 +92,7 @@ def keeping_layouts(
                 _KEPT[value] = _Kept(layout, writes_to(value), total)
         return results
 
-    return called_like(compiled, call)
+    return _called_like(compiled, call)
 
 
 def telling(compiled: Callable[..., Any], said: str) -> Callable[..., Any]:
@@ -103,7 +103,7 @@ def telling(compiled: Callable[..., Any], said: str) -> Callable[..., Any]:
         _GRAPHS.update((value, (said, writes_to(value))) for value in results if isinstance(value, torch.Tensor))
         return results
 
-    return called_like(compiled, call)
+    return _called_like(compiled, call)
 
 
 def graph_that_returned(value: torch.Tensor) -> str:
@@ -112,7 +112,24 @@ def graph_that_returned(value: torch.Tensor) -> str:
     return said if writes == writes_to(value) else ""
 
 
-def called_like(compiled: Callable[..., Any], call: Any) -> Callable[..., Any]:
+def called_between(
+    compiled: Callable[..., Any], before: Callable[[Sequence[Any]], None], after: Callable[[Sequence[Any]], None]
+) -> Callable[..., Any]:
+    """``compiled``, whose arguments ``before`` gets first, and ``after`` once it has run.
+
+    It stands for torch's own code around a graph: code elsewhere in this package would be told as the user's.
+    """
+
+    def call(*args: Any) -> Any:
+        before(args)
+        results = compiled(*args)
+        after(args)
+        return results
+
+    return _called_like(compiled, call)
+
+
+def _called_like(compiled: Callable[..., Any], call: Any) -> Callable[..., Any]:
     """``call``, in place of ``compiled``: Dynamo calls what takes a list of arguments in another way."""
     call._boxed_call = getattr(compiled, "_boxed_call", False)
     return call
