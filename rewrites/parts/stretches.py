@@ -113,14 +113,16 @@ def joined(pool: TermPool, views: Sequence[View], dim: int) -> View:
         for piece in pieces_of(view, dim) if concatenated_dim(view) == dim else [view]:
             if piece.shape[dim] == 0:
                 continue
-            merged.append(piece)
-            while len(merged) > 1 and (both := _neighbours(pool, merged[-2], merged[-1], dim)) is not None:
-                merged[-2:] = [both]
+            both = _neighbours(pool, merged[-1], piece, dim) if merged else None
+            if both is None:
+                merged.append(piece)
+            else:
+                merged[-1] = both
     return merged[0] if len(merged) == 1 else _concatenation(pool, merged, dim)
 
 
 def _neighbours(pool: TermPool, left: View, right: View, dim: int) -> View | None:
-    """Two neighbouring pieces as one: the same value repeated, similar ones, or parts that follow each other."""
+    """Two neighbouring pieces as one: the same value repeated, or parts of one value that follow each other."""
     size = whole(left.shape[dim]) + whole(right.shape[dim])
     shape = (*left.shape[:dim], size, *left.shape[dim + 1 :])
     if dataclasses.replace(left, shape=shape) == dataclasses.replace(right, shape=shape):
@@ -129,9 +131,7 @@ def _neighbours(pool: TermPool, left: View, right: View, dim: int) -> View | Non
     if counted is not None:
         return counted
     first, second = window_along(pool, left, dim), window_along(pool, right, dim)
-    if first is None or second is None:
-        return join_similar(pool, (left, right), dim)
-    if first.start + whole(left.shape[dim]) != second.start:
+    if first is None or second is None or first.start + whole(left.shape[dim]) != second.start:
         return None
     source = first.source if first.source == second.source else _read_together(pool, (left, right), dim)
     if source is None:

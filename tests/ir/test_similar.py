@@ -48,13 +48,6 @@ def test_keys_tell_operands_in_another_order_and_other_digits_apart() -> None:
     assert key(unordered, x, y) == key(unordered, y, x) != key(unordered, x, x)
 
 
-def test_products_of_a_value_with_itself_have_one_form_whichever_factor_comes_first() -> None:
-    b = Builder(TermPool())
-    x, y = b.pool.leaf("x", (ROWS, WIDTH)), b.pool.leaf("y", (ROWS, WIDTH))
-    assert b.contraction("i k, j k -> i j", x, x) == b.contraction("j k, i k -> i j", x, x)
-    assert b.contraction("i k, j k -> i j", x, y) != b.contraction("j k, i k -> i j", x, y)
-
-
 Program = Callable[[Builder, View, View], View]
 
 

@@ -60,8 +60,8 @@ class _Shape:
     output_axes: tuple[Axis, ...]
 
     @property
-    def order_key(self) -> str:  # of a symmetric value several orders have the same operands, and other axes
-        return repr(([(v.term.id, str(v.coefficient), v.axes) for v in self.operands], self.output_axes))
+    def order_key(self) -> str:
+        return repr([(v.term.id, str(v.coefficient), v.axes) for v in self.operands])
 
 
 def apply(
