@@ -127,8 +127,7 @@ class Piecewise:
         """The sum of ``operands``, which broadcast to ``shape``."""
         if not _has_parts(operands):
             return None
-        positions = {view.term.attributes for view in operands if _is_position(view)}
-        if len(positions) > 1 or (positions and any(_holds_range(pool, view.term) for view in operands)):
+        if any(map(_is_position, operands)) and any(_holds_range(pool, view.term) for view in operands):
             summed = [_position_as_sum(pool, view, shape) for view in operands]
             if summed != list(operands):
                 return algebra.combine(pool, summed)

@@ -71,6 +71,9 @@ def test_a_number_that_is_set_afterwards_is_made_there() -> None:
     assert found.line == line("model.factor = model.factor * 2")
 
 
-def test_without_what_ran_no_line_is_known() -> None:
+def test_without_what_ran_a_function_is_the_only_one_of_its_name() -> None:
     graph, _ = traced(Scaled(4))
-    assert all(line_of_number(node, None) is None for node in graph.graph.nodes)
+    node = next(node for node in graph.graph.nodes if getattr(node.target, "__name__", "") == "getitem")
+    found = line_of_number(node, None)
+    assert found is not None
+    assert found.line == line('return len("ab") + 1')
