@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.support import fake_mesh_world
-from verifycompile import Report, UsageError, Verdict, bounds, two_programs, verify, verify_graphs
+from verifycompile import Report, UsageError, Verdict, bounds, refutation, two_programs, verify, verify_graphs
 from verifycompile.options import Options
 from verifycompile.within_limits import limits_of
 
@@ -98,7 +99,7 @@ def test_a_wrong_program_is_refuted_where_the_proof_is_endless(monkeypatch: pyte
 
 
 def test_an_endless_search_for_an_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(two_programs, "find_difference", endless)
+    monkeypatch.setattr(refutation, "find_difference", endless)
     report = of_mlp(wrong=True, time_limit=2.0)
     assert report.stats.verification_seconds < 2.0 + TOLERANCE
     assert report.verdict is Verdict.UNPROVED
@@ -126,7 +127,7 @@ def test_an_endless_search_for_a_cause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_endless_search_for_a_repair(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(two_programs, "find_causes", endless)
+    monkeypatch.setattr(refutation, "find_causes", endless)
     report = of_mlp(wrong=True, time_limit=5.0)
     assert report.stats.verification_seconds < 5.0 + TOLERANCE
     (finding,) = report.findings
@@ -176,19 +177,24 @@ def test_memory_limits_that_are_none(value: object) -> None:
         Options.from_mapping({"memory_limit": value})
 
 
-@pytest.mark.parametrize("stage", ["check_refinement", "find_difference", "find_causes"])
-def test_interrupting_leaves_nothing_behind(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("module", "stage"),
+    [(two_programs, "check_refinement"), (refutation, "find_difference"), (refutation, "find_causes")],
+)
+def test_interrupting_leaves_nothing_behind(
+    module: types.ModuleType, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By Ctrl-C in the proof, in the search for an input and in that for a cause."""
 
     def interrupted(*args: Any, **kwargs: Any) -> Any:
         os.kill(os.getpid(), signal.SIGINT)
         return found(*args, **kwargs)
 
-    found = getattr(two_programs, stage)
+    found = getattr(module, stage)
     assert of_mlp().verdict is Verdict.VERIFIED  # torch starts a thread of its own then
     known = threading.active_count()
     with monkeypatch.context() as patched:
-        patched.setattr(two_programs, stage, interrupted)
+        patched.setattr(module, stage, interrupted)
         with pytest.raises(KeyboardInterrupt):
             of_mlp(wrong=True)
     assert bounds.current() is None
