@@ -594,7 +594,7 @@ _DIVIDED = "leave out the division by 2 at line {} (checked)"
             masked,
             (sent_in_parts, masked_in_parts),
             5,
-            "take positions 2 to 3 of dimension 0 of `m` at line {} (checked)",
+            "let the pieces of `m` begin 2 entries apart, not 1, at line {} (checked)",
         ),
     ],
 )
