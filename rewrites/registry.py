@@ -66,6 +66,13 @@ class Declaration:
     location: str
 
 
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """A process group: the mesh axes that it spans, outermost first in its rank order."""
+
+    axes: tuple[int, ...]
+
+
 _DECLARATIONS: dict[object, Declaration] = {}
 
 
@@ -126,7 +133,10 @@ def note_use(declaration: Declaration) -> None:
 
 
 def bind(declaration: Declaration, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments for the handler, by schema name. Raises UnsupportedError for one that the declaration leaves out."""
+    """Arguments for the handler, by schema name. Raises UnsupportedError for one that the declaration leaves out.
+
+    A text is a group where the schema says so, and not where it is called as one.
+    """
     target = declaration.target
     arguments = arguments_of(target)
     if arguments is None:
@@ -143,6 +153,8 @@ def bind(declaration: Declaration, args: Sequence[Any], kwargs: Mapping[str, Any
             value = argument.default
         else:
             raise UnsupportedError(UNSUPPORTED, f"`{target}` is called without its argument `{name}`")
+        if isinstance(value, Group) and name != "group_name":
+            raise UnsupportedError(UNSUPPORTED, f"`{target}` with a process group as its argument `{name}`")
         if name in declaration.arguments:
             bound[name] = value
         elif name not in NEUTRAL_ARGUMENTS and not _is_default(argument, value):

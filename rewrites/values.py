@@ -1,4 +1,4 @@
-"""Values of FX nodes that are no single tensor: pieces of a split, process groups, rows that are read from data."""
+"""Values of FX nodes that are no single tensor: pieces of a split, rows that are read from data."""
 
 from __future__ import annotations
 
@@ -8,13 +8,6 @@ from typing import Any
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
-
-
-@dataclasses.dataclass(frozen=True)
-class Group:
-    """A process group: the mesh axes that it spans, outermost first in its rank order."""
-
-    axes: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -12,8 +12,7 @@ from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import CONSTANT, Digit, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.operators.collective import group_of, group_ranks, identity, rank_digits
-from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError, operator
-from verifycompile.rewrites.values import Group
+from verifycompile.rewrites.registry import UNREPRESENTABLE, Group, UnsupportedError, operator
 
 c10d = torch.ops._c10d_functional
 dtensor = torch.ops._dtensor

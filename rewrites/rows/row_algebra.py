@@ -10,11 +10,10 @@ import torch
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.operators.collective import reduce_over
-from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
+from verifycompile.rewrites.registry import UNREPRESENTABLE, Group, UnsupportedError
 from verifycompile.rewrites.rows.ragged import ragged
 from verifycompile.rewrites.rows.row_values import Counts, Ragged
 from verifycompile.rewrites.rows.rows import masked, require
-from verifycompile.rewrites.values import Group
 
 aten, c10d = torch.ops.aten, torch.ops._c10d_functional
 

@@ -24,7 +24,7 @@ from verifycompile.rewrites.operators.cumulative import cumulative_sum
 from verifycompile.rewrites.operators.elementwise import REAL_DTYPES, WHERE
 from verifycompile.rewrites.operators.exchange import exchange
 from verifycompile.rewrites.operators.grouped import in_bins
-from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
+from verifycompile.rewrites.registry import UNREPRESENTABLE, Group, UnsupportedError
 from verifycompile.rewrites.rows.keys import bound_of
 from verifycompile.rewrites.rows.ragged import ragged
 from verifycompile.rewrites.rows.row_values import Counts, Ragged, Rows, Sorted, Sorting
@@ -38,7 +38,6 @@ from verifycompile.rewrites.rows.rows import (
     require,
     row_numbers,
 )
-from verifycompile.rewrites.values import Group
 
 aten, c10d = torch.ops.aten, torch.ops._c10d_functional
 

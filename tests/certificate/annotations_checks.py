@@ -104,7 +104,7 @@ class Row:
 
 def checks() -> Iterator[tuple[str, Check]]:
     for family in (
-        _of_values, _of_devices, _of_memory, _of_sizes, _of_symbols, _of_numbers, _of_reads, _of_kinds, _of_repetition,
+        _of_values, _of_devices, _of_memory, _of_sizes, _of_refusals, _of_symbols, _of_numbers, _of_reads, _of_kinds, _of_repetition,
     ):  # fmt: skip
         for number_of, row in enumerate(family()):
             yield f"{family.__name__} {number_of}", functools.partial(_says, row)
@@ -325,10 +325,10 @@ def _of_sizes() -> Iterator[Row]:
     row = _called(tensor((S, K)), aten.neg.default, tensor((S, K)))
     yield Row(row.program, calls=3)
     told = "`neg_default` is recorded as float32[{}, 4] where torch gives float32[{}, 4]"  # the sizes that are tried
-    yield _called(tensor((S, 4)), aten.neg.default, tensor((8, 4)), said=told.format(2, 8))
+    yield _called(tensor((S, 4)), aten.neg.default, tensor((8, 4)), said=told.format(11, 8))
     yield _called(tensor((S, 4)), aten.neg.default, tensor((2, 4)), said=told.format(8, 2))
     sliced = (tensor((8,)), operator.getitem, tensor((20,)), slice(None, number(S)))
-    yield _called(*sliced, said="`getitem` is recorded as float32[8] where torch gives float32[2]", guards=(S > 1,))
+    yield _called(*sliced, said="`getitem` is recorded as float32[8] where torch gives float32[11]", guards=(S > 1,))
     few = (sympy.Eq(S, 5), sympy.Eq(K, 5))
     yield Row(_called(tensor((S, K)), aten.neg.default, tensor((5, 5)), guards=few).program, calls=FEW)
     mesh = Mesh((MeshAxis("dp", 2),), (0, 1))
@@ -343,12 +343,36 @@ def _of_sizes() -> Iterator[Row]:
     yield _called(halves, aten.split.Tensor, tensor((4, 6)), 3, 1, said=told, guards=(sympy.Eq(S, 5),))
     none = "no sizes were found that fulfil its guards"
     yield _called(tensor((S, 4)), aten.neg.default, tensor((S, 4)), said=none, guards=(sympy.Eq(S, 1),))
-    yield _called(tensor((S, 4)), aten.neg.default, tensor((S, 4)), said=none, guards=(sympy.Ge(S, 13),))
+    yield _called(tensor((S, 4)), aten.neg.default, tensor((S, 4)), said=none, guards=(sympy.Ge(S, 2**60),))
     yield _called(tensor((S, 4)), aten.neg.default, tensor((5, 4)), guards=(sympy.Eq(S, 5),))
     wrong = "`neg_default` is recorded as float32[{}, 4] where torch gives float32[5, 4]"
     yield _called(tensor((S, 4)), aten.neg.default, tensor((5, 4)), said=wrong.format(12), guards=(sympy.Eq(S, 12),))
     yield _called(tensor((S, 4)), aten.neg.default, tensor((5, 4)), said=wrong.format(2), guards=(sympy.Eq(S, 2),))
     yield _called(tensor((K, 4)), aten.neg.default, tensor((5, 4)), guards=(sympy.Eq(S, 5),), size_values={K: S})
+    for large in (sympy.Ge(S, 5000), sympy.Eq(S % 128, 0), sympy.And(S > 100, S < 110), sympy.And(S > 24, K < 4)):
+        yield Row(_called(tensor((S, K)), aten.neg.default, tensor((S, K)), guards=(large,)).program, calls=3)
+
+
+def _of_refusals() -> Iterator[Row]:
+    """Sizes that torch refuses are drawn anew, and what it refuses more often, or on a rank, at all, is refused."""
+    x, w, out = tensor((3, 4, S)), tensor((5, 4, K)), tensor((3, 5, S - K + 1))
+    options = [1], [0], [1], False, [0], 1
+    told = "torch does not take `convolution_default`: RuntimeError: Calculated padded input size per channel: ({}). "
+    told += "Kernel size: ({}). Kernel size can't be greater than actual input size"
+    for recorded, guards, said in (
+        (out, (), ""), (out, (K > S,), told.format(4, 11)), (tensor((3, 5, S - K + 2)), (), "`convolution_default` is recorded as float32[3, 5, 2] where torch gives float32[3, 5, 1]"),
+    ):  # fmt: skip
+        written = Written()
+        given = written.given("x", x), written.given("w", w)
+        written.call(recorded, aten.convolution.default, *given, None, *options)
+        yield Row(written.program(guards=guards), said)
+    mesh = Mesh((MeshAxis("dp", 2),), (0, 1))
+    told = "torch does not take `select_int`: IndexError: select(): index 1 out of range for tensor of size [1, 8] at dimension 0"
+    for at, size, said in ((1, 1, told), (8, S, "")):
+        w = Written()
+        place = w.call(number(RANK * at), operator.mul, w.given("rank", number(RANK)), at)
+        w.call(tensor((K,)), aten.select.int, w.given("x", tensor((size, K))), 0, place)
+        yield Row(w.program(coordinates={RANK: 0}, mesh=mesh), said)
 
 
 def _of_symbols() -> Iterator[Row]:

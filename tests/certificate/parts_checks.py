@@ -24,7 +24,8 @@ from verifycompile.program import OutputKind, Program, ProgramInput, ProgramOutp
 from verifycompile.refinement.attempt import plain_pool
 from verifycompile.refinement.check import new_pool
 from verifycompile.refinement.definitions import OPAQUE, Definitions
-from verifycompile.rewrites.values import Group, Pieces
+from verifycompile.rewrites.registry import Group
+from verifycompile.rewrites.values import Pieces
 
 aten = torch.ops.aten
 X, Y, N = torch.zeros(4, 4), torch.ones(4, 4), torch.zeros(4, dtype=torch.int64)

@@ -27,7 +27,8 @@ from verifycompile.ir.term import TermPool, View
 from verifycompile.program import Mesh, MeshAxis, OutputKind, Program
 from verifycompile.refinement.attempt import Attempt, ClaimError, plain_pool
 from verifycompile.refinement.closure import Instance
-from verifycompile.rewrites.values import Group, Piece, Pieces
+from verifycompile.rewrites.registry import Group
+from verifycompile.rewrites.values import Piece, Pieces
 
 X = torch.zeros(4, 4)
 MESH = Mesh((MeshAxis("x", 2),), (0, 1))

@@ -15,6 +15,8 @@ from typing import Any, cast
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
 
 import verifycompile
@@ -65,6 +67,28 @@ def with_symbols() -> Report:
     )
 
 
+def with_a_long_line() -> Report:
+    """Guards that small sizes do not fulfil."""
+    return verify_functions(
+        F.conv1d,
+        lambda mesh, x, w: F.conv1d(x, w),
+        (dynamic((4, 4, 40), {2: None}), torch.randn(5, 4, 25)),
+        in_placements={"a": (Shard(0),)},
+    )
+
+
+def _behind_the_wait(mesh: DeviceMesh, x: torch.Tensor) -> torch.Tensor:
+    """torch gives the same tensor before and behind the wait."""
+    result = torch.ops._c10d_functional.all_reduce(x.sum(0), "sum", mesh.get_group().group_name)
+    view = result.view(3, 1)
+    return torch.ops._c10d_functional.wait_tensor(result) + result + view[:, 0]
+
+
+def with_a_result_behind_its_wait() -> Report:
+    given = (torch.randn(4, 3),)
+    return verify_functions(lambda x: 3 * x.sum(0), _behind_the_wait, given, in_placements={"a": (Shard(0),)})
+
+
 PROGRAMS: dict[str, Callable[[], Report]] = {
     "perceptron": functools.partial(of_case, mlp.residual_case(2)),
     "facts of the solver": functools.partial(of_case, llama.case(2)),
@@ -72,6 +96,8 @@ PROGRAMS: dict[str, Callable[[], Report]] = {
     "two axes": functools.partial(of_case, llama.block_case(2, data_parallel=2)),
     "equalities of the e-graph": with_equalities,
     "symbolic sizes": with_symbols,
+    "a long line": with_a_long_line,
+    "a result behind its wait": with_a_result_behind_its_wait,
 }
 
 

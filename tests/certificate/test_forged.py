@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 import z3
 from torch.distributed.tensor import Replicate
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -312,6 +313,18 @@ def test_a_gradient_that_is_twice_the_specs_is_told() -> None:
     assert found.gradients[-1] == "grad.down.bias (its mean over tp is taken outside)"
     output["outer_mean"] = []
     assert _rejected(data) == "no relation of `grad.down.bias`"
+
+
+@pytest.mark.parametrize("solver", [False, True])
+def test_a_text_of_a_function_that_names_a_group(solver: bool) -> None:
+    """What a text says where no group is called is what it says, whatever groups the mesh has."""
+    data = _of_functions(F.gelu, F.gelu, torch.randn(4))
+    side = data["implementation"]
+    (call,) = (node for node in side["nodes"] if node["op"] == "call_function")
+    call["kwargs"] = {"approximate": "tanh"}
+    assert _rejected(data, solver=solver) == "no relation of `output.0`"
+    side["groups"]["tanh"] = [0]
+    assert _rejected(data, solver=solver) == "no relation of `output.0`"
 
 
 def test_where_a_cotangent_lies_is_told() -> None:

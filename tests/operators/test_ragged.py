@@ -13,10 +13,9 @@ import torch
 from tests.ir.evaluate import Evaluator
 from verifycompile.ir.term import TermPool, View
 from verifycompile.rewrites.builder import Builder, Call
-from verifycompile.rewrites.registry import UnsupportedError
+from verifycompile.rewrites.registry import Group, UnsupportedError
 from verifycompile.rewrites.rows.ragged import call_ragged, ragged_declarations
 from verifycompile.rewrites.rows.row_values import Counts, Filled, Ragged
-from verifycompile.rewrites.values import Group
 from verifycompile.torch_interface.schema import names_of
 
 aten, c10d = torch.ops.aten, torch.ops._c10d_functional

@@ -12,7 +12,14 @@ from tests.operators.samples import SAMPLES
 from tests.operators.test_collectives import COLLECTIVES
 from tests.operators.test_embedding_bags import BAGS
 from verifycompile.rewrites import families
-from verifycompile.rewrites.registry import NEUTRAL_ARGUMENTS, UnsupportedError, bind, declaration_of, declarations
+from verifycompile.rewrites.registry import (
+    NEUTRAL_ARGUMENTS,
+    Group,
+    UnsupportedError,
+    bind,
+    declaration_of,
+    declarations,
+)
 
 aten = torch.ops.aten
 
@@ -78,3 +85,20 @@ def test_a_missing_argument_is_named() -> None:
     with pytest.raises(UnsupportedError) as refused:
         bind(declaration, ["x"], {})
     assert refused.value.message == "`aten.mm.default` is called without its argument `mat2`"
+
+
+def test_a_group_is_an_argument_of_collectives_alone() -> None:
+    """A text that happens to name a group is no other text."""
+    declaration = declaration_of(aten.gelu.default)
+    assert declaration is not None
+    with pytest.raises(UnsupportedError) as refused:
+        bind(declaration, ["x"], {"approximate": Group((0,))})
+    assert refused.value.message == "`aten.gelu.default` with a process group as its argument `approximate`"
+
+
+def test_every_declaration_calls_its_group_by_one_name() -> None:
+    takes_group = [d for d in declarations().values() if "Group" in str(inspect.signature(d.handler))]
+    assert len(takes_group) >= 6
+    for declaration in takes_group:
+        groups = [p.name for p in inspect.signature(declaration.handler).parameters.values() if "Group" in str(p.annotation)]
+        assert groups == ["group_name"], declaration.target

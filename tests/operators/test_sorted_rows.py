@@ -13,11 +13,10 @@ from tests.ir.evaluate import Evaluator
 from tests.operators.test_ragged import Value, World
 from verifycompile.ir.term import TermPool
 from verifycompile.rewrites.builder import Builder, Call
-from verifycompile.rewrites.registry import UnsupportedError
+from verifycompile.rewrites.registry import Group, UnsupportedError
 from verifycompile.rewrites.rows.ragged import call_ragged, ragged_declarations
 from verifycompile.rewrites.rows.row_values import Counts, Ragged
 from verifycompile.rewrites.rows.rows import dense, group_numbers, laid_out
-from verifycompile.rewrites.values import Group
 
 aten, c10d = torch.ops.aten, torch.ops._c10d_functional
 TOKENS, CHOSEN, GROUPS, WIDTH = 4, 2, 3, 5

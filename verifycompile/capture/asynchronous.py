@@ -16,7 +16,7 @@ import torch
 import torch.fx
 
 from verifycompile.program import Blocker
-from verifycompile.torch_interface.in_flight import in_flight, is_mark, landed, read_too_early, taken
+from verifycompile.torch_interface.in_flight import in_flight, is_mark, landed, read_behind_waits, read_too_early, taken
 from verifycompile.torch_interface.ranks import functional_collectives, namespace
 
 _COPY = torch.ops.aten.copy.default
@@ -56,6 +56,20 @@ def unwaited(graph: torch.fx.GraphModule) -> tuple[Blocker, ...]:
     return tuple(
         Blocker(node, "VC206", f"the result of `{call}` {until}") for node, call in read_too_early(graph).items()
     )
+
+
+def wait_before_each_read(graph: torch.fx.GraphModule) -> None:
+    """What reads the result of a functional collective behind the wait for it waits again, which changes nothing.
+
+    So each call says what it needs, and the order of calls nothing.
+    """
+    if unwaited(graph):
+        return
+    for node, operand in read_behind_waits(graph):
+        with graph.graph.inserting_before(node):
+            wait = graph.graph.call_function(_functional.wait_tensor.default, (operand,))
+        wait.meta.update(operand.meta)
+        node.replace_input_with(operand, wait)
 
 
 def _alike(target: object, source: object) -> bool:

@@ -16,7 +16,7 @@ from torch.distributed.tensor.placement_types import Placement, Replicate
 from torch.export import ExportedProgram
 
 from verifycompile.assumption import Assumption, AssumptionKind
-from verifycompile.capture.asynchronous import split_coalesced, unwaited
+from verifycompile.capture.asynchronous import split_coalesced, unwaited, wait_before_each_read
 from verifycompile.capture.layouts import shard_degrees
 from verifycompile.capture.process_groups import GroupTable, name_groups, without_groups_of_one
 from verifycompile.capture.tidy import tidy
@@ -152,6 +152,7 @@ def prepare(graph: object, examples: Sequence[object] | None, groups: GroupTable
     except _FAILURES as error:
         raise UsageError("VC303", f"{label} does not run on its example values: {error}") from error
     split_coalesced(functional.graph)
+    wait_before_each_read(functional.graph)
     without_groups_of_one(functional.graph)
     tidy(functional.graph, set(functional.written.values()))
     nodes = functional.graph.graph.find_nodes(op="placeholder")

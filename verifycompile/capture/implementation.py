@@ -17,7 +17,7 @@ from torch.distributed.tensor.placement_types import Partial
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.all_ranks import ForAllRanks, as_each_rank, for_all_ranks
 from verifycompile.capture.as_ranks import Built, WithSameObjects, frame_with_model
-from verifycompile.capture.asynchronous import resolve_marks, split_coalesced, unwaited
+from verifycompile.capture.asynchronous import resolve_marks, split_coalesced, unwaited, wait_before_each_read
 from verifycompile.capture.boundary import Export, boundary_blockers, export
 from verifycompile.capture.gradient_hooks import Hooked, Outside, apply_hooks, hooks_of
 from verifycompile.capture.held_numbers import assumption, held_numbers, write_numbers_out
@@ -333,6 +333,7 @@ def _hooked(traced: TracedFrame, options: Options, *, for_all_ranks: bool = True
     hooked = apply_hooks(exported, hooks, _reduced_outside(hooks, options))
     graph = hooked.exported.joint.graph
     split_coalesced(graph)
+    wait_before_each_read(graph)
     return dataclasses.replace(hooked, blockers=(*hooked.blockers, *resolve_marks(graph), *unwaited(graph)))
 
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 import torch.fx
 
-from verifycompile.certificate.annotations import AnnotationError, Derived, choices_of, derived
+from verifycompile.certificate.annotations import AnnotationError, Derived, derived, symbols_of
 from verifycompile.certificate.storage import StoredModule, program_from_data
 from verifycompile.certificate.writing import order_of, program_to_data
 from verifycompile.program import Program
@@ -30,10 +30,10 @@ def with_derived_memory(written: Mapping[str, Any]) -> Mapping[str, Any]:
     Symbolic sizes are left as they are: ranks are assembled at sizes that are known.
     """
     program = program_from_data(written)
-    if any(choices_of(program)):
+    if symbols_of(program):
         return written
     order, ends = order_of(cast("StoredModule", program.graph))
-    derivation = derived(_Memory, program, [{}])
+    derivation = derived(_Memory, program)
     if not derivation.differs:
         return written
     for node in program.graph.graph.nodes:

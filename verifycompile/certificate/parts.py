@@ -24,7 +24,8 @@ from verifycompile.ir.term import Term, TermPool, View
 from verifycompile.lowering.lower import Lowering
 from verifycompile.lowering.recorded import is_size, whole_split
 from verifycompile.refinement.definitions import CONSTANTS, OPAQUE, Definitions, is_real, moved, renamed
-from verifycompile.rewrites.values import Group, Piece
+from verifycompile.rewrites.registry import Group
+from verifycompile.rewrites.values import Piece
 from verifycompile.torch_interface.schema import draws_random_numbers
 from verifycompile.walks import reached
 

@@ -41,6 +41,7 @@ from verifycompile.rewrites.operators.layout import piece_of
 from verifycompile.rewrites.registry import (
     EXHAUSTED,
     UNREPRESENTABLE,
+    Group,
     RandomError,
     UndefinedError,
     UnsupportedError,
@@ -48,7 +49,7 @@ from verifycompile.rewrites.registry import (
     declaration_of,
 )
 from verifycompile.rewrites.side_conditions import solver
-from verifycompile.rewrites.values import Group, Piece, Pieces, ReadRows, are_read_rows
+from verifycompile.rewrites.values import Piece, Pieces, ReadRows, are_read_rows
 from verifycompile.torch_interface.prims import reads_real_number
 from verifycompile.torch_interface.schema import draws_random_numbers, names_of
 

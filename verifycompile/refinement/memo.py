@@ -36,7 +36,8 @@ from verifycompile.refinement.placement import Placements
 from verifycompile.refinement.reading import Reading
 from verifycompile.refinement.result import PartEnd
 from verifycompile.refinement.stages import Stopwatch
-from verifycompile.rewrites.values import Group, Piece, Pieces
+from verifycompile.rewrites.registry import Group
+from verifycompile.rewrites.values import Piece, Pieces
 
 
 class NotRepeatedError(Exception):

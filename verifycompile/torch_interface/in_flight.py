@@ -62,6 +62,7 @@ def _is_mark(target: object) -> bool:
     return any(target in (mark, mark.overloadpacket) for mark in (in_flight, taken, landed))
 
 
+_WAIT = torch.ops._c10d_functional.wait_tensor.default
 _KNOWN_AT_LAUNCH = (
     torch.ops.aten.sym_size,
     torch.ops.aten.sym_stride,
@@ -82,7 +83,7 @@ def read_too_early(graph: torch.fx.GraphModule) -> dict[torch.fx.Node, str]:
         if node.op == "call_function" and getattr(node.target, "overloadpacket", None) in _KNOWN_AT_LAUNCH:
             continue
         for launch in dict.fromkeys(launches[value] for value in node.all_input_nodes if value in launches):
-            if node.target is torch.ops._c10d_functional.wait_tensor.default:
+            if node.target is _WAIT:
                 launches = {value: own for value, own in launches.items() if own is not launch}
             elif node.target is operator.getitem:
                 launches[node] = node  # each of several results is waited for
@@ -96,6 +97,23 @@ def read_too_early(graph: torch.fx.GraphModule) -> dict[torch.fx.Node, str]:
     return found
 
 
+def read_behind_waits(graph: torch.fx.GraphModule) -> list[tuple[torch.fx.Node, torch.fx.Node]]:
+    """Calls that read a functional collective's result, or a view of it, and no wait's result: ``(node, operand)``."""
+    raw: set[torch.fx.Node] = set()
+    found: list[tuple[torch.fx.Node, torch.fx.Node]] = []
+    for node in graph.graph.nodes:
+        known = getattr(node.target, "overloadpacket", None) in _KNOWN_AT_LAUNCH
+        if node.op != "call_function" or known or node.target is _WAIT:
+            continue
+        read = [operand for operand in node.all_input_nodes if operand in raw]
+        passes_on = node.target is operator.getitem or getattr(node.target, "is_view", False)
+        if _is_launch(node.target) or (read and passes_on):
+            raw.add(node)
+        if not passes_on:
+            found += [(node, operand) for operand in read]
+    return found
+
+
 def _is_launch(target: object) -> bool:
     is_collective = isinstance(target, torch._ops.OpOverload) and target.namespace == "_c10d_functional"
-    return is_collective and target is not torch.ops._c10d_functional.wait_tensor.default
+    return is_collective and target is not _WAIT
