@@ -15,6 +15,12 @@ def changed(tensor: torch.Tensor, place: int) -> torch.Tensor:
     return other.view(tensor.shape)
 
 
+def changed_to(tensor: torch.Tensor, place: int, value: float) -> torch.Tensor:
+    other = tensor.clone()
+    other[place] = value
+    return other
+
+
 @pytest.mark.parametrize(
     "tensor",
     [
@@ -34,6 +40,27 @@ def test_rows_that_are_exchanged_are_noticed() -> None:
     rows = LONG[: 2**15].view(16, -1).clone()
     rows[:, :: 2**15 // MOST] = 0.0  # what the sample holds is alike
     assert content_of(rows, MOST) != content_of(rows.roll(1, 0), MOST)
+
+
+@pytest.mark.parametrize("values", [(3, 8), (0, -(2**63)), (1.0, -1.0), (1.0, 2.0), (True, False)])
+@pytest.mark.parametrize("places", [(1, 2), (5, 1021), (7, 7 + 512)])
+def test_elements_that_are_exchanged_within_a_row_are_noticed(
+    values: tuple[float, float], places: tuple[int, int]
+) -> None:
+    held = torch.full((2**16,), values[0])
+    one, other = (changed_to(held, place, values[1]) for place in places)
+    assert content_of(one, MOST) != content_of(other, MOST)
+
+
+@pytest.mark.parametrize("values", [(0.0, 1.0), (-1.0, 1.0)])
+def test_a_permutation_of_another_order_is_noticed(values: tuple[float, float]) -> None:
+    held = torch.full((512, 512), values[0])
+    places = torch.arange(512)
+    others = places.clone()
+    others[[1, 2]] = places[[2, 1]]
+    one, other = held.clone(), held.clone()
+    one[places, places], other[places, others] = values[1], values[1]
+    assert content_of(one, MOST) != content_of(other, MOST)
 
 
 def test_elements_that_cannot_be_read() -> None:
