@@ -43,7 +43,6 @@ from verifycompile.torch_interface.dynamo_backend import (
 from verifycompile.torch_interface.eager_frames import accept
 from verifycompile.torch_interface.errors import as_compile_error
 from verifycompile.torch_interface.frame_guards import verify_again_unless
-from verifycompile.torch_interface.handed_over import handed_over
 from verifycompile.torch_interface.hook_guards import backward_hooks_around, verify_again_where_hooks_change
 from verifycompile.torch_interface.in_flight import without_marks
 from verifycompile.torch_interface.job_store import job_store
@@ -253,8 +252,8 @@ def _passed(
 
 
 def _telling(checked: CheckedGraph, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> CheckedGraph:
-    """``checked``, which says of its results what it is, where a graph break lies between it and what takes them."""
-    if not handed_over().line or job_store() is None:
+    """``checked``, which says of its results what it is: in a job, a parallel graph may take them."""
+    if job_store() is None:
         return checked
     from verifycompile.agreement.unasked import said_before
 

@@ -21,7 +21,7 @@ class OwnCapture:
     are no arguments of it, ``passed``: those that are, of whole numbers. ``returned``: what is said of the graphs
     that returned its arguments. ``dtensors``: inputs that say how they are laid out. ``unless_compared``:
     assumptions that comparing replaces. ``wrappers``: parameter -> what wrapper sends it, and how. ``alone``:
-    captures it as what a rank runs. ``places``: where each output is found. ``constants``: place -> what is
+    captures it as what a rank runs. ``places``: where an output is found -> its name. ``constants``: place -> what is
     returned there that is no tensor. ``contents``: rank -> name -> digest of what the models that `build` makes
     hold.
     """
@@ -33,7 +33,7 @@ class OwnCapture:
     returned: Mapping[str, str]
     dtensors: frozenset[str]
     unless_compared: tuple[str, ...]
-    places: tuple[str, ...]
+    places: Mapping[str, str]
     constants: Mapping[str, str]
     wrappers: Mapping[str, tuple[str, ...]]
     alone: Callable[[], Program]

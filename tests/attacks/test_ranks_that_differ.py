@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate
-from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from tests.attacks.jobs import ROWS as BY_ROWS
 from tests.attacks.jobs import Job, Programs, failures, outcomes
@@ -466,6 +466,90 @@ PROGRAMS.add("right_long_table", _long_table(False), right=True)
 PROGRAMS.add("wrong_long_table", _long_table(True), right=False)
 
 
+# ------------------------------------------------------------------------------------------------ where results go
+
+
+class Pair(nn.Module):
+    """Two values that ``put`` stores under other names where ``are_exchanged``, and which ``taken`` then takes."""
+
+    def __init__(self, pair: Callable[[torch.Tensor, bool], Any], are_exchanged: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 4)
+        self.pair, self.are_exchanged = pair, are_exchanged
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.pair(self.between(x), self.are_exchanged)
+
+    def between(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(torch.tanh(self.up(x)))
+
+
+def returned(y: torch.Tensor, are_exchanged: bool) -> Any:
+    return {"b": y * 2, "a": y + 1} if are_exchanged else {"a": y * 2, "b": y + 1}
+
+
+def local_variables(y: torch.Tensor, are_exchanged: bool) -> torch.Tensor:
+    if are_exchanged:
+        b = y * 2
+        a = y + 1
+    else:
+        a = y * 2
+        b = y + 1
+    torch._dynamo.graph_break()
+    return a - torch.tanh(b)
+
+
+def dictionary(y: torch.Tensor, are_exchanged: bool) -> torch.Tensor:
+    held = returned(y, are_exchanged)
+    torch._dynamo.graph_break()
+    return held["a"] - torch.tanh(held["b"])
+
+
+def object_s_attributes(y: torch.Tensor, are_exchanged: bool) -> torch.Tensor:
+    held: Any = Held()
+    held.__dict__.update(returned(y, are_exchanged))
+    torch._dynamo.graph_break()
+    return held.a - torch.tanh(held.b)
+
+
+class Held:
+    """Attributes."""
+
+
+class Before(Pair):
+    """The values come before what is parallel, in a graph of which nothing else is asked."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.between(self.pair(x, self.are_exchanged))
+
+
+def _places(kind: type[Pair], pair: Callable[[torch.Tensor, bool], Any], are_exchanged: bool) -> Callable[[DeviceMesh], Job]:
+    def job(mesh: DeviceMesh) -> Job:
+        plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+        value = torch.linspace(-1, 2, 16).reshape(4, 4)
+        other = are_exchanged and dist.get_rank() == 1
+        return Job(
+            lambda: parallelize_module(kind(pair, other), mesh, plan), kind(pair, False), (value,), given=False, placed=False, mesh=False
+        )  # fmt: skip
+
+    return job
+
+
+PLACES = {
+    "returned": (Pair, returned),
+    "local_variables": (Pair, local_variables),
+    "dictionary": (Pair, dictionary),
+    "attributes": (Pair, object_s_attributes),
+    "local_variables_before": (Before, local_variables),
+    "dictionary_before": (Before, dictionary),
+}
+for name, (kind, pair) in PLACES.items():
+    numbers = name != "returned"  # a dictionary's order is no place of it, and numbers are those of its first value
+    PROGRAMS.add(f"right_{name}", _places(kind, pair, False), right=True, numbers=numbers)
+    PROGRAMS.add(f"wrong_{name}", _places(kind, pair, True), right=False, numbers=numbers)
+
+
 LEFT_OPEN = ("right_rows_left_open", "wrong_rows_left_open")
 
 
@@ -480,6 +564,22 @@ def test_rows_left_open() -> None:
     )
 
 
+def test_places() -> None:
+    names = [f"{kind}_{name}" for name in PLACES for kind in ("right", "wrong")]
+    found = outcomes(__file__, *names)
+    assert failures(Programs({name: PROGRAMS.found[name] for name in names}), found) == []
+    for name, place in (("returned", "['a']"), ("local_variables", "[a]"), ("dictionary", "[held]['a']")):
+        told = LEAVES.format(place)
+        assert all(told in text for text in found[f"wrong_{name}", "compile"].texts)
+
+
+LEAVES = (
+    "what the graph leaves behind at {} is `output.0` on rank 0 and `output.1` on rank 1: return the same at each place, "
+    "and in the same order, on all ranks."
+)
+
+
 def test_programs() -> None:
-    chosen = {p.name: p for p in PROGRAMS if p.name not in LEFT_OPEN}
+    apart = {*LEFT_OPEN, *(f"{kind}_{name}" for name in PLACES for kind in ("right", "wrong"))}
+    chosen = {p.name: p for p in PROGRAMS if p.name not in apart}
     assert failures(Programs(chosen), outcomes(__file__, *chosen)) == []

@@ -141,6 +141,7 @@ def _reconciled(conversation: Conversation, captured: Captured, options: Options
         *_held_messages(said, implementation),
         *_before_messages(said),
         *_open_messages(said),
+        *(places := _place_messages(said)),
         *_constant_messages(said),
         *_later_messages(said),
         *_wrapper_messages(said),
@@ -149,7 +150,7 @@ def _reconciled(conversation: Conversation, captured: Captured, options: Options
     ]
     node: torch.fx.Node | None = None
     specs = {rank: item["spec"] for rank, item in said.items()}
-    if len(set(specs.values())) > 1:
+    if len(set(specs.values())) > 1 and not places:
         message, node = _spec_message(conversation, spec, specs)
         messages.append(message)
     if messages:
@@ -295,6 +296,16 @@ def _open_messages(said: Mapping[int, Parts]) -> list[str]:
         f"{first} and {_enumerated(found[other][name])} on rank {other}: what is proved holds where all ranks have the "
         "same. Pass the same, or compile with `dynamic=False`."
         for name, (first, other) in itertools.islice(_differing(found), 1)
+    ]
+
+
+def _place_messages(said: Mapping[int, Parts]) -> list[str]:
+    """The first place where other ranks return another one of the values that their programs compute."""
+    found = {rank: item["places"] for rank, item in said.items()}
+    return [
+        f"what the graph leaves behind{place} is `{found[first][place]}` on rank {first} and `{found[other][place]}` "
+        f"on rank {other}: return the same at each place, and in the same order, on all ranks."
+        for place, (first, other) in itertools.islice(_differing(found), 1)
     ]
 
 

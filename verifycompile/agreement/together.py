@@ -133,7 +133,7 @@ def said_of(
         "general": len(written) == 1,
         "spec": write(dataclasses.replace(spec, blockers=())).digest,
         "blockers": [blocker.message for blocker in spec.blockers],
-        "places": own.places,
+        "places": dict(own.places),
         "constants": dict(own.constants),
         "held": held_digests(implementation, own),
         "before": {

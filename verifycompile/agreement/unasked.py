@@ -19,7 +19,7 @@ from verifycompile.agreement.together import content_digest, job_channel, waitin
 from verifycompile.agreement.written import digest_of
 from verifycompile.capture import identity_of
 from verifycompile.capture.names import InputName, name_inputs
-from verifycompile.capture.one_rank import constants_returned, held_tensors, passed_numbers
+from verifycompile.capture.one_rank import constants_returned, held_tensors, passed_numbers, places_of_results
 from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.severity import Severity
@@ -109,6 +109,7 @@ def _said(traced: TracedFrame, names: Sequence[InputName], held: Mapping[str, to
             yield [name.name, str(value.dtype), value.requires_grad, content, graph_that_returned(value)]
     yield graph_text(traced.graph)
     yield list(constants_returned(traced).items())
+    yield places_of_results(traced)
     yield list(hints_of(traced.example_inputs).values())
 
 

@@ -68,6 +68,7 @@ from verifycompile.torch_interface.observation import (
     reads_of_trace,
 )
 from verifycompile.torch_interface.outer import Outer, outer_of
+from verifycompile.torch_interface.returned_values import shown_place
 from verifycompile.torch_interface.shapes import trace_guards
 from verifycompile.torch_interface.tensors import layouts_forgotten
 from verifycompile.torch_interface.whose_code import is_of_torch
@@ -197,7 +198,7 @@ def capture_traced(
             returned=graphs_before(traced, hooked.exported.names),
             dtensors=names_of_dtensors(traced, hooked.exported.names),
             unless_compared=(*general, *everywhere.assumptions, *resolve_groups(graph, found.mesh).assumptions),
-            places=tuple(f"{place}: {name}" for place, name in hooked.exported.places.items()),
+            places={shown_place(place): name for place, name in hooked.exported.places.items()},
             constants=constants_returned(hooked.exported.traced),
             wrappers=sent_by(hooked.exported, found.mesh, outer),
             alone=alone,

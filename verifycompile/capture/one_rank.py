@@ -112,3 +112,17 @@ def constants_returned(traced: TracedFrame) -> dict[str, str]:
     """Each result of the frame that is no tensor, by its place."""
     leaves = traced.left_behind.returned.items()
     return {shown_place(place): repr(leaf.value) for place, leaf in leaves if isinstance(leaf, Constant)}
+
+
+def places_of_results(traced: TracedFrame) -> list[tuple[str, int]]:
+    """Where the results of the graph go, and which of them: other ranks call the object that holds them otherwise."""
+    output = next(iter(traced.graph.graph.find_nodes(op="output")))
+    results = {item.name: k for k, item in enumerate(output.args[0]) if isinstance(item, torch.fx.Node)}
+    left, broken = traced.left_behind, traced.is_broken
+    changed = ((place if broken and len(place) == 1 else place[1:], leaf) for place, leaf in left.changed.items())
+    leaves = (*left.returned.items(), *changed)
+    return sorted(
+        (shown_place(place), results[leaf.name])
+        for place, leaf in leaves
+        if isinstance(leaf, torch.fx.Node) and leaf.name in results
+    )

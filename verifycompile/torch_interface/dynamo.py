@@ -203,7 +203,8 @@ def _traced(frame: Frame, graph: torch.fx.GraphModule, example_inputs: Sequence[
     root = _root_translator()
     returned = _returned_nodes(root, lifted)
     left = left_behind(root)
-    remade = _made_again(left, lifted)
+    is_broken = root.instruction_pointer is not None
+    remade = () if is_broken else _made_again(left, lifted)
     if remade:
         lifted = with_results(lifted, remade)
         returned = _returned_nodes(root, lifted)
@@ -213,7 +214,7 @@ def _traced(frame: Frame, graph: torch.fx.GraphModule, example_inputs: Sequence[
         example_inputs=inputs,
         returned=returned,
         context=TracingContext.get(),
-        is_broken=_root_translator().instruction_pointer is not None,
+        is_broken=is_broken,
         hooks=hooks_of_traced_code(),
         left_behind=left,
     )

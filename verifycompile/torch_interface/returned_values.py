@@ -49,7 +49,8 @@ Leaf = torch.fx.Node | Constant | Symbol
 class LeftBehind:
     """``returned``: what the return value holds. ``changed``: tensors put into objects that were there before.
 
-    The places in ``changed`` begin with where the object comes from.
+    The places in ``changed`` begin with where the object comes from. Where a graph break ends the graph, they are also
+    local variables and positions of the stack, with which the rest of the frame goes on.
     """
 
     returned: Mapping[Place, Leaf] = dataclasses.field(default_factory=dict[Place, Leaf])
@@ -57,19 +58,32 @@ class LeftBehind:
 
 
 def left_behind(root: Any) -> LeftBehind:
-    """Of the frame that ``root`` translates, at its end; nothing where a graph break ends the graph."""
-    if root.instruction_pointer is not None or len(root.stack) != 1:
-        return LeftBehind()
+    """Of the frame that ``root`` translates: at its end, or where a graph break ends the graph."""
     effects = root.output.side_effects
-    returned = dict(_leaves(root.stack[0], (), effects.store_attr_mutations, frozenset()))
-    changed: dict[Place, Leaf] = {}
-    for variable in list(effects.id_to_variable.values()):
-        source = getattr(variable, "source", None)
-        if source is None or isinstance(source, TempLocalSource) or not effects.is_modified(variable):
-            continue
-        leaves = _leaves(variable, (repr(source),), effects.store_attr_mutations, frozenset())
-        changed.update((place, leaf) for place, leaf in leaves if isinstance(leaf, torch.fx.Node))
-    return LeftBehind(returned, changed)
+    if root.instruction_pointer is None and len(root.stack) == 1:
+        changed: dict[Place, Leaf] = {}
+        returned = dict(_leaves(root.stack[0], (), effects.store_attr_mutations, frozenset()))
+    else:
+        variables = {**dict(enumerate(root.stack)), **root.symbolic_locals}
+        handed: dict[Place, Any] = {(name,): variable for name, variable in variables.items()}
+        changed = _tensors(handed, effects)
+        returned = {}
+    sources = ((getattr(variable, "source", None), variable) for variable in list(effects.id_to_variable.values()))
+    objects: dict[Place, Any] = {
+        (repr(source),): variable
+        for source, variable in sources
+        if source is not None and not isinstance(source, TempLocalSource) and effects.is_modified(variable)
+    }
+    return LeftBehind(returned, {**changed, **_tensors(objects, effects)})
+
+
+def _tensors(variables: Mapping[Place, Any], effects: Any) -> dict[Place, Leaf]:
+    return {
+        inner: leaf
+        for place, variable in variables.items()
+        for inner, leaf in _leaves(variable, place, effects.store_attr_mutations, frozenset())
+        if isinstance(leaf, torch.fx.Node)
+    }
 
 
 def _leaves(
