@@ -16,7 +16,14 @@ from verifycompile.ir.term import INTEGER_LEAF, LEAF, Operation, Term, View
 from verifycompile.ir.term_property import TermProperty
 from verifycompile.rewrites.builder import RESHAPE, SLICE, Builder, Number
 from verifycompile.rewrites.operations import COMPLEX, FLOOR, TRUNCATED
-from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, Handler, UnsupportedError, operator
+from verifycompile.rewrites.registry import (
+    UNREPRESENTABLE,
+    UNSUPPORTED,
+    Handler,
+    UndefinedError,
+    UnsupportedError,
+    operator,
+)
 
 aten = torch.ops.aten
 
@@ -91,7 +98,7 @@ def mul(b: Builder, self: View, other: View | Number | complex) -> View:
         other = b.pointwise(COMPLEX, other.real, other.imag)
     if _is_infinite(self) or _is_infinite(b.view(other)):
         # Zero times infinity is no number in torch; a mask that selects an infinity is a product here.
-        raise UnsupportedError(UNSUPPORTED, "a product with infinity")
+        raise UndefinedError(UNSUPPORTED, "a product with infinity")
     return b.mul(self, other) if isinstance(other, View) else b.scale(self, other)
 
 

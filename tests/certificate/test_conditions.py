@@ -53,7 +53,7 @@ from tests.lemmas import (
     test_formula,
 )
 from tests.lemmas.conditions import Check, Mutant, found_by, mutants_of, of_tests, tried
-from tests.lowering import result_checks, size_checks, test_budget, unknown_checks
+from tests.lowering import lower_checks, result_checks, size_checks, test_budget, unknown_checks
 from tests.refinement import attempt_checks, closure_checks, inputs_checks, shares_checks, test_placement
 from verifycompile.certificate import annotations as recorded
 from verifycompile.certificate import (
@@ -88,7 +88,7 @@ from verifycompile.ir import (
     window,
 )
 from verifycompile.lowering import checks as results
-from verifycompile.lowering import numbers, sizes, unknowns
+from verifycompile.lowering import lower, numbers, sizes, unknowns
 from verifycompile.refinement import (
     attempt,
     closure,
@@ -134,6 +134,7 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     equalities: replay_checks.equality_checks,
     replay: replay_checks.checks,
     results: result_checks.checks,
+    lower: lower_checks.checks,
     sizes: size_checks.checks,
     numbers: size_checks.number_checks,
     unknowns: unknown_checks.checks,
@@ -185,6 +186,7 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
 }
 """Modules of the checker, with what must hold of each."""
 FUNCTIONS: Mapping[ModuleType, Collection[str]] = {
+    lower: lower_checks.FUNCTIONS,
     quotients: shares_checks.FUNCTIONS,
     exponential: (
         "is_positive", "_is_positive", "is_minus_infinity", "is_positive_number", "_is_masked_sum",
@@ -237,6 +239,11 @@ SAME: Mapping[ModuleType, Mapping[str, str]] = {
     results: {
         "`sympy.simplify(sympy.sympify(left) - sympy.sympify(right)) == 0` for "
         "`left == right or sympy.simplify(sympy.sympify(left) - sympy.sympify(right)) == 0`": _FASTER
+    },
+    lower: {
+        "`True` for `t not in self.values`": _FASTER,
+        "`True` for `split is None`": _FASTER,
+        "`_draws_undeclared(node)` for `node.op == 'call_function' and _draws_undeclared(node)`": "nothing but calls draws",
     },
     sizes: {
         "`False` for `isinstance(value, int)`": _FASTER,

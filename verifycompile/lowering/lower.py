@@ -167,7 +167,7 @@ class Lowering:
             return self._unknown(node, UNREPRESENTABLE, f"the input `{name}` has no counterpart in the other program")
         if node.op != "call_function":
             return self._unknown(node, UNREPRESENTABLE, f"a graph node of kind `{node.op}`")
-        undefined = next((operand for operand in node.all_input_nodes if operand in self._undefined), None)
+        undefined = next((operand for operand in self._operands(node) if operand in self._undefined), None)
         if undefined is not None:
             self._undefined.add(node)
             return self._unknown(node, self.blockers[undefined].code, self.blockers[undefined].message)

@@ -49,7 +49,9 @@ class UndeclaredCalls:
         """What torch's decomposition of a call gives that its declaration refuses; else the refusal is raised."""
         try:
             return self._unfolded(node)
-        except (*_REFUSALS, NonFiniteScalarError):
+        except (UndefinedError, NonFiniteScalarError):
+            raise
+        except _REFUSALS:
             raise refusal from None
 
     def _undeclared_call(self, node: torch.fx.Node) -> Any:
