@@ -179,6 +179,83 @@ def by_turns(mesh, wrong):
     return program
 
 
+def slopes(heads):
+    return torch.tensor([2.0 ** (-8.0 * (i + 1) / heads) for i in range(heads)])
+
+
+def with_held_slopes(scores):
+    return (scores - slopes(scores.shape[0])[:, None, None]).square()
+
+
+def of_held_slopes(mesh, wrong):
+    def program(scores):
+        own = scores.shape[0]
+        first = mesh.get_local_rank() * own
+        held = slopes(own) if wrong else slopes(own * RANKS)[first : first + own]
+        return (scores - held[:, None, None]).square()
+
+    return program
+
+
+def after_ends(x):
+    return x + torch.cat([torch.zeros_like(x[:1]), x[:-1]])
+
+
+def with_ends_of_others(mesh, wrong):
+    def before(x):
+        rank = mesh.get_local_rank()
+        ends = funcol.all_gather_tensor(x[-1:], 0, mesh)
+        ends = torch.cat([torch.zeros_like(ends[:1]), ends])
+        if wrong:
+            return ends[rank + 1]
+        return ends[rank]
+
+    return lambda x: x + torch.cat([before(x)[None], x[:-1]])
+
+
+def written(cache, new, position):
+    return torch.where((torch.arange(cache.shape[0]) == position)[:, None], new, cache)
+
+
+def written_by_part(mesh, wrong):
+    def program(cache, new, position):
+        own = cache.shape[0]
+        local = position % own if wrong else position - mesh.get_local_rank() * own
+        return torch.where((torch.arange(own) == local)[:, None], new, cache)
+
+    return program
+
+
+def of_both(x, w, v):
+    return torch.tanh((x @ w).sum() + (x @ v).sum())
+
+
+def of_both_parts(mesh, wrong):
+    def program(x, w, v):
+        both = (x @ w).sum() + (x @ v).sum()
+        both = both if wrong else funcol.all_reduce(both, "sum", mesh)
+        twice = both * 2
+        more = twice + both
+        return torch.tanh(more / 3)
+
+    return program
+
+
+def squared(x, w):
+    return ((x @ w) ** 2).sum(0)
+
+
+def in_turns(mesh, wrong):
+    def program(x, w):
+        total = torch.zeros(w.shape[1])
+        for part in x.chunk(2):
+            own = ((part @ w) ** 2).sum(0)
+            total = own if wrong else total + own
+        return funcol.all_reduce(total, "sum", mesh)
+
+    return program
+
+
 class Normed(nn.Module):
     def __init__(self, channels, groups):
         super().__init__()
@@ -234,6 +311,28 @@ MISTAKES = {
     "keys of the rank in all turns": Mistake(
         by_keys, by_turns, (numbers(2, 3), numbers(2, 3)), {"q": ROWS, "k": ROWS}, ROWS, "VC108",
         "total = total + q @ key.T @ (k if wrong else key)", "use `key` in the place of `k` at line {line} (checked)",
+    ),
+    "slopes that are held, of the rank's heads alone": Mistake(
+        with_held_slopes, of_held_slopes, (numbers(2, 3, 3),), {"scores": ROWS}, ROWS, "VC117",
+        "held = slopes(own) if wrong else slopes(own * RANKS)[first : first + own]",
+        "compute `slopes(own)` for 4 entries, as the spec does, and take the rank's 2 entries",
+    ),
+    "the end of the rank's own part": Mistake(
+        after_ends, with_ends_of_others, (numbers(2, 3),), {"x": ROWS}, ROWS, "VC117", "return ends[rank + 1]",
+        "let line {line} take 0, 1 on the ranks: 1 less (checked)",
+    ),
+    "a slot that every rank takes for its own": Mistake(
+        written, written_by_part, (numbers(4, 3), numbers(3), torch.tensor(5)), {"cache": ROWS}, ROWS, "VC117",
+        "local = position % own if wrong else position - mesh.get_local_rank() * own",
+        "subtract the rank's coordinate on `x` times 4 in the place of the remainder (checked)",
+    ),
+    "a sum of the ranks' sums that is used late": Mistake(
+        of_both, of_both_parts, (numbers(4, 2), numbers(2, 3), numbers(2, 3)), {"x": COLUMNS, "w": ROWS, "v": ROWS},
+        WHOLE, "VC101", "both = (x @ w).sum() + (x @ v).sum()", "over `x` (sum) after line {line} (checked)",
+    ),
+    "micro-batches that are not added up": Mistake(
+        squared, in_turns, (numbers(4, 3), numbers(3, 2)), {"x": ROWS}, WHOLE, "VC119",
+        "own = ((part @ w) ** 2).sum(0)", "add up `own` of all 2 turns at line {line} (checked)",
     ),
     "groups of all ranks": Mistake(
         Normed(8, 4), lambda _, wrong: Normed(4, 4 if wrong else 2), (numbers(2, 4, 5),), {"x": COLUMNS}, COLUMNS,

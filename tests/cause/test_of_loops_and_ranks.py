@@ -656,10 +656,7 @@ def test_a_part_of_the_samples_that_is_forgotten_is_told_where_they_are_divided(
     assert finding.message == "piece 1 of `x` takes no part in `output.0`, as it does in the spec"
     assert place is not None
     assert linecache.getline(place.file, place.line).strip() == "for part in x.chunk(2):"
-    lines = (
-        f"at line {place.line + 2} of the values of which the spec computes it (lines {place.line} to {place.line + 2}"
-    )
-    assert finding.hint == f"compute `torch.tanh(part @ w).sum()` {lines} of the spec) (checked)"
+    assert finding.hint == f"add up `total` of all 2 turns at line {place.line + 2} (checked)"
 
 
 def scores(x, number):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor.placement_types import Shard
+from torch.distributed.tensor.placement_types import Partial, Shard
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.support import fake_mesh_world, fake_world
@@ -140,3 +140,49 @@ def test_what_was_computed_in_another_turn_is_told(taken: Sequence[int]) -> None
         return
     (finding,) = report.findings
     assert (report.verdict, finding.code) == (Verdict.REFUTED, "VC119"), str(report)
+
+
+def layers(x: torch.Tensor, weights: torch.Tensor) -> list[torch.Tensor]:
+    for weight in weights.unbind(0):
+        x = torch.tanh(x @ weight)
+    return [x]
+
+
+def interleaved(*, wrong: bool) -> Program:
+    """Each of two ranks runs two chunks of one layer: the first rank layers 0 and 2, the second layers 1 and 3."""
+
+    def program(x: torch.Tensor, weights: torch.Tensor) -> list[torch.Tensor]:
+        rank = dist.get_rank()
+        for chunk in range(2):
+            layer = rank * 2 + chunk if wrong else chunk * 2 + rank
+            if (rank, chunk) != (0, 0):
+                x = received(3, 4, 1 - rank)
+            x = torch.tanh(x @ weights[layer])
+            if (rank, chunk) != (1, 1):
+                dist.send(x, 1 - rank)
+        return [x.clone() if rank else torch.zeros_like(x)]
+
+    return program
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_chunks_of_layers_that_follow_each_other_in_another_order_are_told(wrong: bool) -> None:
+    inputs = {"x": torch.empty(3, 4), "weights": torch.empty(4, 4, 4)}
+    graphs: list[torch.fx.GraphModule] = []
+    for rank in range(2):
+        with fake_world(2, rank=rank):
+            graphs.append(traced(interleaved(wrong=wrong), inputs))
+    report = verify_graphs(traced(layers, inputs), graphs, {}, {"output.0": (Partial(),)})
+    if not wrong:
+        assert report.verdict is Verdict.VERIFIED, str(report)
+        return
+    (finding,) = report.findings
+    assert finding.impl_location is not None
+    place = finding.impl_location
+    line = "layer = rank * 2 + chunk if wrong else chunk * 2 + rank"
+    found = linecache.getline(place.file, place.line).strip()
+    assert (report.verdict, finding.code, found) == (Verdict.REFUTED, "VC108", line), str(report)
+    assert finding.hint is not None
+    assert "take entry 2 in the place of entry 1 on rank 0" in finding.hint
+    assert "take entry 1 in the place of entry 2 on rank 1" in finding.hint
+    assert finding.hint.endswith("(checked)")

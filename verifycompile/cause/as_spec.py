@@ -21,7 +21,8 @@ from verifycompile.cause.move import Move, Scene, computed, is_derivative, is_fl
 from verifycompile.cause.operands import exchanged_texts
 from verifycompile.cause.whole_dimensions import grown_dim, own_part
 from verifycompile.torch_interface.evaluation import is_view
-from verifycompile.torch_interface.model_lines import model_location_of
+from verifycompile.torch_interface.model_lines import lines_of_model, model_location_of
+from verifycompile.torch_interface.source import at_line
 from verifycompile.torch_interface.value_names import call_name, is_backward
 from verifycompile.witness.interpreter import ancestors, descendants
 
@@ -75,10 +76,13 @@ def tables_of_spec(scene: Scene) -> Iterator[Move]:
     """Each table that is computed of no input, alike on all ranks, as the rank's part of the spec's: heads' slopes."""
     spec: dict[object, list[torch.fx.Node]] = {}
     for theirs in _tables(scene.spec.graph.graph.nodes):
-        spec.setdefault(theirs.target, []).append(theirs)
-    for node in filter(computed, reversed(_tables(scene.order))):
+        spec.setdefault(_made_by(theirs), []).append(theirs)
+    latest = list(reversed(_tables(scene.order)))
+    for node in sorted(latest, key=lambda node: _is_line_of_spec(scene, node)):
+        is_made = computed(node) or node.op == "get_attr"
         own = shape_of(node)
-        for theirs in spec.get(node.target, ()) if is_floating(node) and not scene.differing(node) else ():
+        is_alike = is_made and is_floating(node) and not scene.differing(node)
+        for theirs in spec.get(_made_by(node), ()) if is_alike else ():
             dim, whole = grown_dim(node, theirs), shape_of(theirs)
             for axis in scene.axes if dim is not None and len(_closed(theirs)) <= _MOST_STEPS else ():
                 if dim is not None and whole[dim] == own[dim] * scene.ranks((axis,)):  # pyright: ignore[reportOperatorIssue]  # sizes
@@ -86,12 +90,17 @@ def tables_of_spec(scene: Scene) -> Iterator[Move]:
 
 
 def _tables(nodes: Iterable[torch.fx.Node]) -> list[torch.fx.Node]:
-    """The tensors that are computed of no input."""
+    """The tensors that are computed of no input, and those that the graph holds."""
     closed: dict[torch.fx.Node, None] = {}
     for node in nodes:
-        if node.op == "call_function" and is_tensor(node) and closed.keys() >= {*node.all_input_nodes}:
+        is_made = node.op in ("call_function", "get_attr") and is_tensor(node)
+        if is_made and closed.keys() >= {*node.all_input_nodes}:
             closed[node] = None
     return list(closed)
+
+
+def _made_by(table: torch.fx.Node) -> object:
+    return table.op if table.op == "get_attr" else table.target
 
 
 def _closed(node: torch.fx.Node) -> list[torch.fx.Node]:
@@ -101,10 +110,14 @@ def _closed(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 def _part_of_table(scene: Scene, node: torch.fx.Node, theirs: torch.fx.Node, dim: int, axis: int) -> Move:
     def apply(draft: Draft) -> None:
-        spec = {own.name: own for own in (draft.spec or scene.spec).graph.graph.nodes}
+        program = draft.spec or scene.spec
+        spec = {own.name: own for own in program.graph.graph.nodes}
         replaced = last = draft.node(node.name)
         made: dict[torch.fx.Node, torch.fx.Node] = {}
         for step in _closed(spec[theirs.name]):
+            if step.op == "get_attr":
+                last = made[step] = draft.constant(last, step, program.graph)
+                continue
             arguments = torch.fx.map_arg((step.args, step.kwargs), lambda operand: made[operand])
             last = made[step] = draft.insert(last, step.target, arguments[0], step.meta["val"])
             draft.set_arguments(last, *arguments)
@@ -260,15 +273,15 @@ def _texts(scene: Scene, taken: _Taken, node: torch.fx.Node, is_operand: bool, _
 
 def _reader(scene: Scene, node: torch.fx.Node) -> torch.fx.Node:
     """What takes a value first, where the spec runs the line that computes the value as well; else the value."""
-    place = model_location_of(node)
-    if place is not None and (place.file, place.line) not in _lines_of_spec(scene):
+    if not _is_line_of_spec(scene, node):
         return node
     return next((later for later in scene.order if later in node.users and model_location_of(later) is not None), node)
 
 
-def _lines_of_spec(scene: Scene) -> set[tuple[str, int]]:
-    places = map(model_location_of, scene.spec.graph.graph.nodes)
-    return {(place.file, place.line) for place in places if place is not None}
+def _is_line_of_spec(scene: Scene, node: torch.fx.Node) -> bool:
+    """Whether the spec runs the node's line, or it has none."""
+    place = model_location_of(node)
+    return place is None or at_line(place) in lines_of_model(scene.spec.graph.graph)
 
 
 def _derives(node: torch.fx.Node, of: torch.fx.Node) -> bool:

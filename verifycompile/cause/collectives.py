@@ -220,7 +220,7 @@ def missing_reductions(scene: Scene) -> Iterator[Move]:
     of which each rank has a summand.
     """
     latest = [node for node in reversed(scene.order) if computed(node) and is_floating(node)]
-    latest.sort(key=lambda node: not _contracts(node))
+    latest.sort(key=lambda node: not contracts(node))
     leaving = {output.node: output for output in scene.outputs}
     for node in latest:
         differing = scene.differing(node)
@@ -299,7 +299,7 @@ def _ways(scene: Scene, node: torch.fx.Node) -> Iterator[tuple[str, tuple[int, .
             yield from (("sum", axes), ("avg", axes))
 
 
-def _contracts(node: torch.fx.Node) -> bool:
+def contracts(node: torch.fx.Node) -> bool:
     """Whether a call sums over, or reduces, a dimension: parts of such results are what has to be assembled."""
     if any(name in str(node.target) for name in ("mm", "bmm", "conv", "loss")):
         return True

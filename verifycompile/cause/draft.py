@@ -118,6 +118,16 @@ class Draft:
         self._added(new)
         return new
 
+    def constant(self, place: torch.fx.Node, held: torch.fx.Node, source: torch.nn.Module) -> torch.fx.Node:
+        """A tensor that a node of another graph reads of ``source``, read by this graph behind a node."""
+        name = f"taken_{held.target}"
+        setattr(self.program.graph, name, getattr(source, str(held.target)))
+        with self.program.graph.graph.inserting_after(_behind_inputs(place)):
+            new = self.program.graph.graph.create_node("get_attr", name)
+        new.meta["val"] = held.meta["val"]
+        self._added(new)
+        return new
+
     def redirect(self, node: torch.fx.Node, new: torch.fx.Node, users: Collection[torch.fx.Node] | None = None) -> None:
         """Lets ``users`` of a node take another one; None: all that take it now, and the outputs that it is."""
         made = {new, *new.all_input_nodes}  # what is computed of the node goes on taking it

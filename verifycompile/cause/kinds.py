@@ -21,13 +21,22 @@ from verifycompile.cause.collectives import (
     other_reductions,
     sums_of_functions,
 )
+from verifycompile.cause.entries import exchanged_entries
 from verifycompile.cause.fused import component_placements, own_components
 from verifycompile.cause.gathered_products import gathered_products
-from verifycompile.cause.look_ups import ends_of_parts, foreign_rows, indices_of_part, numbers_of_part, other_bounds
+from verifycompile.cause.look_ups import (
+    ends_of_parts,
+    foreign_rows,
+    indices_of_part,
+    numbers_of_part,
+    other_bounds,
+    wrapped_positions,
+)
+from verifycompile.cause.lost_turns import lost_turns
 from verifycompile.cause.means import means_of_all, means_of_kept
 from verifycompile.cause.move import Move, Scene
 from verifycompile.cause.needless_gathers import gathers_of_wholes, needless_gathers
-from verifycompile.cause.numbers import other_coordinates, other_numbers
+from verifycompile.cause.numbers import other_coordinates, other_numbers, shifted_numbers
 from verifycompile.cause.offsets import missing_scatters, own_part_of_operand, own_parts
 from verifycompile.cause.operands import (
     arguments_of_spec,
@@ -125,6 +134,7 @@ def likely(scene: Scene) -> tuple[Iterator[Move], ...]:
         scaled_means(scene, found),
         indices_of_part(scene),
         other_bounds(scene),
+        wrapped_positions(scene),
         numbers_of_part(scene),
         foreign_rows(scene),
         other_coordinates(scene),
@@ -135,6 +145,8 @@ def likely(scene: Scene) -> tuple[Iterator[Move], ...]:
         tables_of_spec(scene),
         shares_of_numbers(scene),
         numbers_of_lines(scene),
+        shifted_numbers(scene),
+        exchanged_entries(scene),
     )
 
 
@@ -157,6 +169,7 @@ def unlikely(scene: Scene) -> tuple[Iterator[Move], ...]:
         lines_of_other_ranks(scene),
         missing_exchanges(scene),
         values_of_turns(scene),
+        lost_turns(scene),
         unused_summands(scene),
         other_versions(scene),
         overwritten(scene),

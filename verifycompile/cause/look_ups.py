@@ -74,6 +74,28 @@ def _with_other_bound(scene: Scene, node: torch.fx.Node) -> Move:
     return Move(("bound",), node.name, "VC117", texts, apply)
 
 
+def wrapped_positions(scene: Scene) -> Iterator[Move]:
+    """Each remainder of positions by the length of a part, as the positions counted from the rank's own part on."""
+    for node in scene.calls:
+        length = node.args[1] if node.target is aten.remainder.Scalar and is_integer(node) else None
+        if isinstance(length, int):
+            yield from (_from_own_part(scene, node, axis) for axis in scene.axes)
+
+
+def _from_own_part(scene: Scene, node: torch.fx.Node, axis: int) -> Move:
+    def apply(draft: Draft) -> None:
+        own = draft.node(node.name)
+        first = draft.number(own, operator.mul, (draft.coordinate(axis), own.args[1]))
+        draft.redirect(own, draft.insert(own, aten.sub.Tensor, (own.args[0], first)))
+
+    def texts(draft: Draft) -> tuple[str, str]:
+        over, value, length = scene.names((axis,)), scene.value(node), draft.node(node.name).args[1]
+        message = f"{value} is a position in a part of {length} entries, which every rank of {over} takes for its own"
+        return message, f"subtract the rank's coordinate on {over} times {length} in the place of the remainder"
+
+    return Move(("wrapped", axis), node.name, "VC117", texts, apply)
+
+
 def ends_of_parts(scene: Scene) -> Iterator[Move]:
     """Each order of positions within a rank's part, as one of positions in the whole with its bound near its end."""
     for node in scene.calls:

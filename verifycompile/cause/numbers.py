@@ -30,13 +30,44 @@ def other_numbers(scene: Scene) -> Iterator[Move]:
         found = None if is_tensor(node) or not any(map(is_tensor, node.users)) else _by_rank(scene.draft, node)
         if found is None or min(found) == max(found):
             continue
-        yield _changed(scene, node, None, "")
+        yield from (_alike(scene, node, number) for number in dict.fromkeys((min(found), *_of_spec(scene, node))))
         seen = [found]
         for axis, step in itertools.product(scene.axes, _STEPS):
             wanted = _multiples(found, shape, axis, step)
             if wanted not in seen:
                 seen.append(wanted)
                 yield _changed(scene, node, axis, step)
+
+
+def shifted_numbers(scene: Scene) -> Iterator[Move]:
+    """The numbers of the rank that a call takes, all of them one less, one more, or begun at zero."""
+    for call in scene.calls if scene.draft.rank is None else ():
+        numbers = _of_ranks(scene.draft, call)
+        least = min(map(min, numbers.values()), default=0)
+        for distance in dict.fromkeys((-1, 1, -least)) if numbers else ():
+            if distance and least + distance >= 0:
+                yield _shifted(scene, call, distance)
+
+
+def _of_ranks(draft: Draft, call: torch.fx.Node) -> dict[torch.fx.Node, Numbers]:
+    """The numbers that a call takes and that differ from rank to rank."""
+    found = {operand: _by_rank(draft, operand) for operand in call.all_input_nodes if not is_tensor(operand)}
+    return {operand: numbers for operand, numbers in found.items() if numbers and min(numbers) != max(numbers)}
+
+
+def _shifted(scene: Scene, call: torch.fx.Node, distance: int) -> Move:
+    def apply(draft: Draft) -> None:
+        own = draft.node(call.name)
+        numbers = {number: draft.number(own, operator.add, (number, distance)) for number in _of_ranks(draft, own)}
+        draft.set_arguments(own, *torch.fx.map_arg((own.args, own.kwargs), lambda item: numbers.get(item, item)))
+
+    def texts(draft: Draft) -> tuple[str, str]:
+        found = next(iter(_of_ranks(draft, draft.node(call.name)).values()))
+        line, wanted = scene.line(call), _listed([number + distance for number in found])
+        message = f"{scene.value(call)} computes with {_listed(found)} on the ranks, where {wanted} is needed"
+        return message, f"let {line} take {wanted} on the ranks: {abs(distance)} {'less' if distance < 0 else 'more'}"
+
+    return Move(("number", "shifted", distance), call.name, "VC117", texts, apply)
 
 
 def other_coordinates(scene: Scene) -> Iterator[Move]:
@@ -67,8 +98,34 @@ def _on_other_axis(scene: Scene, node: torch.fx.Node, axis: int, other: int) -> 
     return Move(("coordinate", axis, other), node.name, "VC105", fixed(message, hint), apply)
 
 
-def _changed(scene: Scene, node: torch.fx.Node, axis: int | None, step: str) -> Move:
-    """``axis`` None: the least of its values on all ranks."""
+def _of_spec(scene: Scene, number: torch.fx.Node) -> Iterator[int]:
+    """The numbers that calls of the spec take where calls of the same operators take ``number``."""
+    places = {(user.target, user.args.index(number)) for user in number.users if number in user.args}
+    for node in scene.spec.graph.graph.nodes:
+        for place, value in enumerate(node.args):
+            if (node.target, place) in places and isinstance(value, int):
+                yield value
+
+
+def _alike(scene: Scene, node: torch.fx.Node, number: int) -> Move:
+    """The same number on all ranks."""
+    user = next(user for user in node.users if is_tensor(user))
+
+    def apply(draft: Draft) -> None:
+        own = draft.node(node.name)
+        for later in list(own.users):
+            taken = torch.fx.map_arg((later.args, later.kwargs), lambda item: number if item is own else item)
+            draft.set_arguments(later, *taken)
+
+    def texts(draft: Draft) -> tuple[str, str]:
+        found = _listed(_by_rank(draft, draft.node(node.name)) or [])
+        message = f"{scene.value(user)} computes with {found} on the ranks, where all need the same number"
+        return message, f"let {scene.line(user)} take {number} on all ranks"
+
+    return Move(("number", number), user.name, "VC117", texts, apply)
+
+
+def _changed(scene: Scene, node: torch.fx.Node, axis: int, step: str) -> Move:
     shape, user = scene.mesh.shape, next(user for user in node.users if is_tensor(user))
 
     def now(draft: Draft) -> Numbers:
@@ -79,19 +136,14 @@ def _changed(scene: Scene, node: torch.fx.Node, axis: int | None, step: str) -> 
 
     def apply(draft: Draft) -> None:
         own, found = draft.node(node.name), now(draft)
-        number: Any = min(found)
-        if axis is not None:
-            first = draft.number(own, operator.mul, (draft.coordinate(axis), _times(found, shape, axis, step)))
-            number = draft.number(own, operator.add, (first, number)) if number else first
+        first = draft.number(own, operator.mul, (draft.coordinate(axis), _times(found, shape, axis, step)))
+        number: Any = draft.number(own, operator.add, (first, min(found))) if min(found) else first
         for later in list(own.users):
             taken = torch.fx.map_arg((later.args, later.kwargs), lambda item: number if item is own else item)
             draft.set_arguments(later, *taken)
 
     def texts(draft: Draft) -> tuple[str, str]:
         found, line = now(draft), scene.line(user)
-        if axis is None:
-            message = f"{scene.value(user)} computes with {_listed(found)} on the ranks, where all need the same number"
-            return message, f"let {line} take {min(found)} on all ranks"
         wanted, times = _multiples(found, shape, axis, step), _times(found, shape, axis, step)
         message = f"{scene.value(user)} computes with {_listed(found)} on the ranks, where {_listed(wanted)} is needed"
         plus = f", plus {min(found)}" if min(found) else ""

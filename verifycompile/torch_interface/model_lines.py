@@ -19,7 +19,7 @@ import torch.fx
 from torch._ops import OpOverload
 
 from verifycompile.program import SourceLocation
-from verifycompile.torch_interface.evaluation import is_view
+from verifycompile.torch_interface.evaluation import is_view, symbolic_expression
 from verifycompile.torch_interface.source import MADE_BY, at_line, expression_at, frames_of, located
 from verifycompile.torch_interface.syntax import syntax_of
 
@@ -74,6 +74,11 @@ def model_location_of(node: torch.fx.Node) -> SourceLocation | None:
     if not frames:
         return None
     return located(node, frames, model_frame(node, frames))
+
+
+def lines_of_model(graph: torch.fx.Graph) -> set[tuple[str, int]]:
+    """The lines that stand for the nodes of a graph."""
+    return {at_line(place) for place in map(model_location_of, graph.nodes) if place is not None}
 
 
 def helper_location_of(node: torch.fx.Node) -> SourceLocation | None:
@@ -255,22 +260,24 @@ def _find_helpers(graph: torch.fx.Graph) -> frozenset[Function]:
         if not isinstance(target, OpOverload) or node.meta.get("is_gradient_acc"):
             continue  # The sum of a value's gradients has the place of one of them.
         frames = frames_of(node)
+        takes_number = any(symbolic_expression(item.meta.get("val")) is not None for item in node.all_input_nodes)
         for position, frame in enumerate(frames):
             function = _function(frame)
             if function is None:
                 continue
             content = contents.setdefault(function, _Content())
-            _record(content, target)
+            _record(content, target, takes_number)
             if position > 0:
                 content.calls.add((frames[position - 1].file, frames[position - 1].line))
     return frozenset(function for function, content in contents.items() if content.only_communicates)
 
 
-def _record(content: _Content, target: OpOverload) -> None:
+def _record(content: _Content, target: OpOverload, takes_number: bool) -> None:
+    """``takes_number``: a number that is not the same on all ranks says which part a rank takes."""
     name = target._schema.name.split("::")[1]
     if target.namespace in _COLLECTIVES:
         content.collectives = True
     elif name in _SCALING:
         content.scales = True
-    elif name not in _PLUMBING and not is_view(target):
+    elif takes_number or (name not in _PLUMBING and not is_view(target)):
         content.computes = True

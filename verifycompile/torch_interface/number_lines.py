@@ -136,9 +136,11 @@ class _Lines:
         arguments = [*definition.args.posonlyargs, *definition.args.args, *definition.args.kwonlyargs]
         if any(argument.arg == name for argument in arguments):
             return self._passed(name, definition, scope, steps)
+        if _is_counted(definition, name):
+            return _Number()
         outer = _around(scope.syntax, definition)
         if outer is None:
-            return None
+            return _Number() if name in scope.syntax.numbers else None
         position = None if scope.position is None else self._frame_of(outer, scope.file, scope.position)
         return self._of_name(name, dataclasses.replace(scope, definition=outer, position=position), steps)
 
@@ -295,6 +297,13 @@ def _assigned(definition: Definition, name: str, line: int) -> ast.expr | None:
                 value = _to(target, item.value, name)
                 found = value if value is not None and (found is None or value.lineno >= found.lineno) else found
     return found
+
+
+def _is_counted(definition: Definition, name: str) -> bool:
+    """Whether a variable is the number of a loop's turn."""
+    loops = [item for item in ast.walk(definition) if isinstance(item, ast.For | ast.comprehension)]
+    counts = [item.target for item in loops if isinstance(item.iter, ast.Call) and _name(item.iter.func) == "range"]
+    return any(isinstance(target, ast.Name) and target.id == name for target in counts)
 
 
 def _to(target: ast.expr, value: ast.expr, name: str) -> ast.expr | None:

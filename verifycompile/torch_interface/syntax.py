@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -33,7 +33,10 @@ class Syntax:
         self.statements: dict[tuple[int, int], ast.expr] = {}
         self.targets: dict[ast.expr, ast.expr] = {}
         self._first_lines: dict[int, int | None] = {}
-        for node in ast.walk(_parsed(lines)):
+        module = _parsed(lines)
+        self.numbers = frozenset(_numbers_of(module))
+        """The names that stand for numbers in the whole file."""
+        for node in ast.walk(module):
             if isinstance(node, _FUNCTION):
                 self.functions.append((node.lineno, node.end_lineno or node.lineno))
                 self.definitions.append(node)
@@ -109,7 +112,22 @@ def syntax_of(file: str) -> Syntax | None:
 _files: dict[str, Syntax] = {}
 
 
-def _parsed(lines: Sequence[str]) -> ast.AST:
+def _numbers_of(module: ast.Module) -> Iterator[str]:
+    """The variables to which a module assigns written numbers."""
+    for item in module.body:
+        if not isinstance(item, ast.Assign):
+            continue
+        for target in item.targets:
+            pairs = [(target, item.value)]
+            if isinstance(target, ast.Tuple) and isinstance(item.value, ast.Tuple):
+                pairs = list(zip(target.elts, item.value.elts, strict=False))
+            for name, value in pairs:
+                is_number = isinstance(value, ast.Constant) and isinstance(value.value, int | float)
+                if is_number and isinstance(name, ast.Name):
+                    yield name.id
+
+
+def _parsed(lines: Sequence[str]) -> ast.Module:
     """An empty module for what is not Python."""
     try:
         return ast.parse("".join(lines))

@@ -49,14 +49,12 @@ def value_name(node: torch.fx.Node, inputs: Mapping[torch.fx.Node, str] | None =
     """The name of a value. ``inputs``: what placeholders are called; without it their names in the graph are taken."""
     if node.op == "placeholder":
         return (inputs or {}).get(node, node.name)
-    if node.op == "get_attr":
-        return str(node.target)
     owner = owner_of_gradient(node, _moves)
     if owner:
         return f"{GRADIENT_OF}{owner}"
     frames = frames_of(node)
     if not frames:
-        return operator_of(node)
+        return str(node.target) if node.op == "get_attr" else operator_of(node)
     position = model_frame(node, frames)
     frame = frames[position]
     found = expression_at(node, frames, position)
