@@ -105,6 +105,14 @@ class Growth:
         """The sizes of a view of what has the shape ``now``, in the place of ``was``; None for what are none."""
         if math.prod(sizes) != math.prod(was):
             return None
+        kept = [(before, after) for before, after in zip(was, now, strict=True) if (before, after) != (1, 1)]
+        if any(before == 1 for before, _ in kept):
+            return self._cut(sizes, was, now)
+        found = iter(self._cut(tuple(size for size in sizes if size != 1), *map(tuple, zip(*kept, strict=True))))
+        return tuple(size if size == 1 else next(found) for size in sizes)
+
+    def _cut(self, sizes: Shape, was: Shape, now: Shape) -> Shape:
+        """The sizes of a view whose dimensions are those of ``was``, merged and cut."""
         found: list[Any] = []
         first = start = 0
         while first < len(was) or start < len(sizes):

@@ -67,8 +67,8 @@ from verifycompile.cause.whole_dimensions import (
     gathered_operands,
     gathered_repeats,
     scattered_along_others,
-    whole_inputs,
 )
+from verifycompile.cause.whole_inputs import whole_inputs
 from verifycompile.program import Role
 
 Kinds = Callable[[Scene], tuple[Iterator[Move], ...]]

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.fx
-from torch.distributed.tensor.placement_types import Shard
 
 from verifycompile.cause.draft import Draft, DraftError, Grown, called
-from verifycompile.cause.failures import UNFIT
-from verifycompile.cause.move import Move, Scene, fixed, is_floating, is_tensor, shape_of, views
+from verifycompile.cause.move import Move, Scene, fixed, is_tensor, shape_of, views
 from verifycompile.refinement.own_part import dimensions_read_whole
-from verifycompile.torch_interface.evaluation import is_view
 from verifycompile.torch_interface.ranks import functional_collectives
 from verifycompile.witness.inputs import tangent_inputs
 from verifycompile.witness.interpreter import ancestors, descendants
@@ -30,9 +26,6 @@ LAYOUTS = (
 )  # fmt: skip
 
 _REPEATS = (aten.cat.default, aten.repeat.default)
-
-MAX_PARTS = 3
-"""Of more inputs of which each rank has a part, no subset is tried as wholes."""
 
 
 def gathered_operands(scene: Scene) -> Iterator[Move]:
@@ -197,54 +190,6 @@ def _scattered_along(scene: Scene, node: torch.fx.Node, whole: torch.fx.Node, ow
     message = f"{value} is scattered over {over} along dimension {own}, where the ranks hold parts of dimension {dim}"
     hint = f"scatter {value} along dimension {dim}, not along dimension {own}, at {scene.line(node)}"
     return Move(("scattered along", dim), node.name, "VC104", fixed(message, hint), apply)
-
-
-def whole_inputs(scene: Scene) -> Iterator[Move]:
-    """Inputs of which each rank has a part, gathered before all else, and the rank's part taken of what is computed."""
-    for axis in scene.axes:
-        parts = [
-            (item, placement.dim)
-            for item in scene.draft.program.inputs
-            for placement in (item.placements or ())[axis : axis + 1]
-            if type(placement) is Shard and item.node in scene.needed and is_floating(item.node)
-        ]
-        counts = range(1, len(parts) + 1) if len(parts) <= MAX_PARTS else ()
-        for chosen in itertools.chain.from_iterable(itertools.combinations(parts, count) for count in counts):
-            yield _whole_inputs(scene, {item.node.name: dim for item, dim in chosen}, axis)
-
-
-def _whole_inputs(scene: Scene, dims: Mapping[str, int], axis: int) -> Move:
-    def adapt(node: torch.fx.Node, draft: Draft, grown: Grown) -> None:
-        try:
-            called(node)
-        except UNFIT:
-            for operand in [operand for operand in node.all_input_nodes if operand in grown]:
-                part = own_part(draft, operand, operand, axis, tuple(grown[operand].shape))
-                draft.redirect(operand, part, [node])
-
-    def apply(draft: Draft) -> None:
-        first = list(map(draft.node, dims))
-        wholes: Grown = {}
-        for own, dim in zip(first, dims.values(), strict=True):
-            users = list(own.users)
-            place = next(node for node in draft.program.graph.graph.nodes if node in own.users)
-            whole = gathered(draft, place, own, dim, axis)
-            wholes[whole] = own.meta["val"]
-            draft.redirect(own, whole, users)
-        grown = draft.record_again(wholes=wholes, adapt=lambda node, found: adapt(node, draft, found))
-        for output in [output for output in draft.program.outputs if output.node in grown]:
-            part = own_part(draft, output.node, output.node, axis, tuple(grown[output.node].shape))
-            draft.redirect_outputs(output.node, part, {output.name})
-
-    over, names = scene.names((axis,)), " and ".join(scene.value(scene.draft.node(name)) for name in dims)
-    along = " and ".join(str(dim) for dim in dict.fromkeys(dims.values()))
-    read = next(node for node in scene.order if not dims.keys().isdisjoint(one.name for one in node.all_input_nodes))
-    while is_view(read.target) and (later := next((node for node in scene.order if node in read.users), None)):
-        read = later
-    message = f"{scene.value(read)} is computed of each rank's part of {names}, where it needs the whole"
-    hint = f"gather {names} over {over} along dimension {along} before {scene.value(read)}, and take the rank's part of"
-    texts = fixed(message, f"{hint} what is computed of the whole")
-    return Move(("whole inputs", axis, *dims.items()), read.name, "VC114", texts, apply, is_late=True)
 
 
 def laid_out(gathered: torch.fx.Node) -> list[torch.fx.Node]:
