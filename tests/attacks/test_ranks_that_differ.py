@@ -489,6 +489,19 @@ def returned(y: torch.Tensor, are_exchanged: bool) -> Any:
     return {"b": y * 2, "a": y + 1} if are_exchanged else {"a": y * 2, "b": y + 1}
 
 
+def in_another_order(y: torch.Tensor, are_exchanged: bool) -> Any:
+    """The same under each key."""
+    if are_exchanged:
+        b = y + 1
+        return {"b": b, "a": y * 2}
+    return {"a": y * 2, "b": y + 1}
+
+
+def ways_of(pair: Callable[..., Any]) -> tuple[str, ...]:
+    """A factory makes each rank's graph without graph breaks. Of a dictionary the harness compares the first value."""
+    return WAYS if pair is returned else ("compile",)
+
+
 def local_variables(y: torch.Tensor, are_exchanged: bool) -> torch.Tensor:
     if are_exchanged:
         b = y * 2
@@ -524,14 +537,17 @@ class Before(Pair):
         return self.between(self.pair(x, self.are_exchanged))
 
 
-def _places(kind: type[Pair], pair: Callable[[torch.Tensor, bool], Any], are_exchanged: bool) -> Callable[[DeviceMesh], Job]:
+def _places(
+    kind: type[Pair], pair: Callable[[torch.Tensor, bool], Any], are_exchanged: bool
+) -> Callable[[DeviceMesh], Job]:
     def job(mesh: DeviceMesh) -> Job:
         plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
         value = torch.linspace(-1, 2, 16).reshape(4, 4)
-        other = are_exchanged and dist.get_rank() == 1
-        return Job(
-            lambda: parallelize_module(kind(pair, other), mesh, plan), kind(pair, False), (value,), given=False, placed=False, mesh=False
-        )  # fmt: skip
+
+        def build() -> nn.Module:
+            return parallelize_module(kind(pair, are_exchanged and dist.get_rank() == 1), mesh, plan)
+
+        return Job(build, kind(pair, False), (value,), given=False, placed=False, mesh=False)
 
     return job
 
@@ -545,9 +561,15 @@ PLACES = {
     "dictionary_before": (Before, dictionary),
 }
 for name, (kind, pair) in PLACES.items():
-    numbers = name != "returned"  # a dictionary's order is no place of it, and numbers are those of its first value
-    PROGRAMS.add(f"right_{name}", _places(kind, pair, False), right=True, numbers=numbers)
-    PROGRAMS.add(f"wrong_{name}", _places(kind, pair, True), right=False, numbers=numbers)
+    PROGRAMS.add(
+        f"right_{name}", _places(kind, pair, False), right=True, ways=ways_of(pair), numbers=pair is not returned
+    )
+    PROGRAMS.add(
+        f"wrong_{name}", _places(kind, pair, True), right=False, ways=ways_of(pair), numbers=pair is not returned
+    )
+PROGRAMS.add(
+    "right_in_another_order", _places(Pair, in_another_order, True), right=True, ways=("factory",), numbers=False
+)
 
 
 LEFT_OPEN = ("right_rows_left_open", "wrong_rows_left_open")
@@ -565,7 +587,7 @@ def test_rows_left_open() -> None:
 
 
 def test_places() -> None:
-    names = [f"{kind}_{name}" for name in PLACES for kind in ("right", "wrong")]
+    names = [*(f"{kind}_{name}" for name in PLACES for kind in ("right", "wrong")), "right_in_another_order"]
     found = outcomes(__file__, *names)
     assert failures(Programs({name: PROGRAMS.found[name] for name in names}), found) == []
     for name, place in (("returned", "['a']"), ("local_variables", "[a]"), ("dictionary", "[held]['a']")):
@@ -580,6 +602,10 @@ LEAVES = (
 
 
 def test_programs() -> None:
-    apart = {*LEFT_OPEN, *(f"{kind}_{name}" for name in PLACES for kind in ("right", "wrong"))}
+    apart = {
+        *LEFT_OPEN,
+        "right_in_another_order",
+        *(f"{kind}_{name}" for name in PLACES for kind in ("right", "wrong")),
+    }
     chosen = {p.name: p for p in PROGRAMS if p.name not in apart}
     assert failures(Programs(chosen), outcomes(__file__, *chosen)) == []

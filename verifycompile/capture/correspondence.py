@@ -49,7 +49,8 @@ def correspond(spec: Export, implementation: Export, sizes: Sequence[int]) -> Co
             assumptions.append(Assumption(said, AssumptionKind.UNCOMPARED))
         else:
             blockers.append(Blocker(None, "VC107", f"what is returned{shown_place(place)} differs: {text}"))
-    return Correspondence(_renamed(spec, implementation), tuple(sorted(blockers, key=str)), tuple(sorted(assumptions)))
+    renamed = named_by_place(spec, implementation)
+    return Correspondence(renamed, tuple(sorted(blockers, key=str)), tuple(sorted(assumptions)))
 
 
 def _one_sided(expected: Mapping[Place, Leaf], found: Mapping[Place, Leaf]) -> list[Blocker]:
@@ -103,27 +104,28 @@ def _is_share(expected: Leaf, found: Leaf, sizes: Sequence[int]) -> bool:
 # ------------------------------------------------------------------------------------------------ names
 
 
-def _renamed(spec: Export, implementation: Export) -> Export:
-    found: dict[str, list[str]] = {name: [] for name in sorted(_names(spec))}
-    for place, name in spec.places.items():
-        if place in implementation.places and name in found:
-            found[name].append(implementation.places[place])
+def named_by_place(exported: Export, other: Export) -> Export:
+    """``exported``, of which an output has the name that what is at its place has in ``other``."""
+    found: dict[str, list[str]] = {name: [] for name in sorted(_names(exported))}
+    for place, name in exported.places.items():
+        if place in other.places and name in found:
+            found[name].append(other.places[place])
     taken = {name for names in found.values() for name in names}
     if not taken or all(set(names) == {name} for name, names in found.items()):
-        return spec
+        return exported
     fresh = (
-        name
-        for number in itertools.count()
-        if (name := f"output.{number}") not in taken | found.keys() | _names(implementation)
+        name for number in itertools.count() if (name := f"output.{number}") not in taken | found.keys() | _names(other)
     )
     renamed = {
         name: tuple(dict.fromkeys(names)) if names else (next(fresh) if name in taken else name,)
         for name, names in found.items()
     }
     return dataclasses.replace(
-        spec,
-        results=tuple(tuple(dict.fromkeys(new for name in names for new in renamed[name])) for names in spec.results),
-        passed_through={new: source for name, source in spec.passed_through.items() for new in renamed[name]},
+        exported,
+        results=tuple(
+            tuple(dict.fromkeys(new for name in names for new in renamed[name])) for names in exported.results
+        ),
+        passed_through={new: source for name, source in exported.passed_through.items() for new in renamed[name]},
     )
 
 

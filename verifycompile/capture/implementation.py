@@ -19,6 +19,7 @@ from verifycompile.capture.all_ranks import ForAllRanks, as_each_rank, for_all_r
 from verifycompile.capture.as_ranks import Built, WithSameObjects, frame_with_model
 from verifycompile.capture.asynchronous import resolve_marks, split_coalesced, unwaited, wait_before_each_read
 from verifycompile.capture.boundary import Export, boundary_blockers, export
+from verifycompile.capture.correspondence import named_by_place
 from verifycompile.capture.gradient_hooks import Hooked, Outside, apply_hooks, hooks_of
 from verifycompile.capture.held_numbers import assumption, held_numbers, write_numbers_out
 from verifycompile.capture.held_tensors import Contents, contents_of, differing_contents
@@ -163,6 +164,7 @@ def capture_traced(
             write_numbers_out(own.exported.joint.graph, numbers, everywhere.written_out)
             if isinstance(others, Built):
                 contents.append(contents_of(own.exported, hooked.exported))
+            own = dataclasses.replace(own, exported=named_by_place(own.exported, hooked.exported))
             return _program(other, own, found, options, _outer(other, whole), even=False)
 
         programs = as_each_rank(found, traced_reads, others, with_contents)
