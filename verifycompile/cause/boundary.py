@@ -39,7 +39,7 @@ def other_input_placements(scene: Scene) -> Iterator[Move]:
             message = f"`{item.name}` is placed {shown_layout(item.placements)}, where the program needs {shown}"
             hint = f'place `{item.name}` as {shown} in the plan (`{option}={{"{item.name}": {shown}}}`)'
             texts = fixed(message, hint)
-            yield Move(("input", item.name, shown), item.node.name, "VC104", texts, _placed(item.name, layout))
+            yield Move(("input", shown), item.node.name, "VC104", texts, _placed(item.name, layout))
 
 
 def _layouts(item: ProgramInput, whole: tuple[object, ...], scene: Scene) -> Iterator[Layout]:

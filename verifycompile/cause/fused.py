@@ -52,7 +52,7 @@ def component_placements(scene: Scene, roles: Collection[Role]) -> Iterator[Move
                     layout = _strided(item, axis, placement.dim, len(shares))
                     texts = _texts(scene, f"`{item.name}`", shares, axis)
                     change = _placed(item.name, layout)
-                    yield Move(("placed", item.name, axis, shares), item.node.name, "VC118", texts, change)
+                    yield Move(("placed", axis, shares), item.node.name, "VC118", texts, change)
 
 
 def is_size(value: object) -> bool:

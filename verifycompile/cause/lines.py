@@ -15,29 +15,58 @@ from verifycompile.torch_interface.value_names import is_backward
 
 Change = tuple[Draft, tuple[Move, ...]]
 
+_ALONE = 2
+"""Of the nodes of one line, those at which a move is tried by itself at first."""
+
 
 def by_line(moves: Iterable[Move], draft: Draft) -> Iterator[tuple[Move, ...]]:
-    """Each move; then, for each line that made several nodes, the same move at all of them."""
-    lines: dict[object, list[Move]] = {}
+    """Moves one by one, and for each line that made several nodes the same move at all of them.
+
+    A line that runs in every layer is wrong in every layer, more often than in one: of many nodes of a line the others
+    are tried by themselves behind all of them together. What one expression of the line made is tried before the line.
+    """
+    lines: dict[object, dict[str, Move]] = {}
+    expressions: dict[object, dict[object, dict[str, Move]]] = {}
+    later: list[Move] = []
     for move in moves:
-        lines.setdefault(line_of(move, draft), []).append(move)
+        line = line_of(move, draft)
+        nodes = lines.setdefault(line, {})
+        nodes.setdefault(move.node, move)
+        if line is None or len(nodes) <= _ALONE:
+            yield (move,)
+        else:
+            later.append(move)
+        column = _column(draft.node(move.node))
+        expressions.setdefault(line, {}).setdefault(column, {}).setdefault(move.node, move)
+    for line, nodes in lines.items():
+        of_line = [*expressions[line].values(), nodes] if len(expressions[line]) > 1 else [nodes]
+        for together in of_line if line is not None else ():
+            if len(together) > 1:
+                yield tuple(together.values())
+    for move in later:
         yield (move,)
-    for line, same in lines.items():
-        nearest = {move.node: move for move in reversed(same)}
-        if line is not None and len(nearest) > 1:
-            yield tuple(nearest[name] for name in dict.fromkeys(move.node for move in same))
+
+
+def _column(node: torch.fx.Node) -> int:
+    place = model_location_of(_reader(node))
+    return 0 if place is None else place.column
 
 
 def line_of(move: Move, draft: Draft) -> object:
     """What changes of one line have in common; None for one that is told by itself."""
     node = draft.node(move.node)
-    place = model_location_of(node)
+    place = model_location_of(_reader(node))
     # Gradients that lack a reduction are told one by one, as those that lack it where they leave the program.
     if place is None or move.is_late or (move.kind[0] == "reduce" and _becomes_a_gradient(node, draft)):
         return None
-    # A backward pass makes the gradients of parameters by whatever operators it takes.
-    target = "" if noted_owner(node) else str(node.target)
+    # A backward pass makes the gradients of parameters by whatever operators it takes; inputs have names for targets.
+    target = "" if noted_owner(node) or node.op == "placeholder" else str(node.target)
     return place.file, place.line, target, move.kind, is_backward(node)
+
+
+def _reader(node: torch.fx.Node) -> torch.fx.Node:
+    """The first call that reads an input: one line of the source reads the parameters of all layers."""
+    return next(iter(node.users), node) if node.op == "placeholder" else node
 
 
 def _becomes_a_gradient(node: torch.fx.Node, draft: Draft) -> bool:

@@ -131,7 +131,7 @@ def only_caller_of(node: torch.fx.Node) -> SourceLocation | None:
     for other in node.graph.nodes:
         theirs = frames_of(other)
         for outer, inner in itertools.pairwise(theirs):
-            if _function(inner) == function:
+            if _function(inner) == function != _function(outer):  # a generator's frame is called by its own function
                 calling.add(at_line(outer))
                 is_alike = at_line(inner) == at_line(frames[len(callers)])
                 making |= {at_line(outer)} if is_alike and other.target == node.target else set()
