@@ -1,4 +1,4 @@
-"""A plan that is wrong is wrong in every layer: that is one finding, with what there is to do in each of them."""
+"""What is wrong in a layer is wrong in every layer: that is one finding, with what there is to do in each of them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import inspect
 
 import pytest
 import torch
+import torch.distributed._functional_collectives as collectives
 from torch import nn
-from torch.distributed.tensor import DeviceMesh
+from torch.distributed.tensor import DeviceMesh, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import verifycompile
@@ -59,8 +60,72 @@ def test_a_fused_weight_that_is_cut_naively_in_every_layer(layers):
     lines, first = inspect.getsourcelines(planned)
     named = next(number for number, line in enumerate(lines) if "ColwiseParallel()" in line)
     assert (finding.impl_location.file, finding.impl_location.line) == (__file__, first + named)
-    assert finding.hint == "; ".join(
-        f"cut each of the 2 components of `{layer}.gate_and_up.weight` over `tp` by itself, and join the rank's parts: "
-        "`torch.cat([part.chunk(2, dim)[rank] for part in weight.chunk(2, dim)], dim)`"
-        for layer in range(layers)
-    ) + " (checked)"
+    assert (
+        finding.hint
+        == "; ".join(
+            f"cut each of the 2 components of `{layer}.gate_and_up.weight` over `tp` by itself, and join the rank's parts: "
+            "`torch.cat([part.chunk(2, dim)[rank] for part in weight.chunk(2, dim)], dim)`"
+            for layer in range(layers)
+        )
+        + " (checked)"
+    )
+
+
+class Block(nn.Module):
+    """A layer of which each rank of ``group`` has a part; ``mistake``: what it does otherwise than it should."""
+
+    def __init__(self, group, mistake: str) -> None:
+        super().__init__()
+        self.group, self.mistake = group, mistake
+        width = 8 if group is None else 4
+        self.up = nn.Linear(4, width, bias=False)
+        self.down = nn.Linear(width, 4, bias=False)
+        self.bias = nn.Parameter(torch.zeros(4))
+
+    def reduce(self, y):
+        return y if self.group is None else collectives.all_reduce(y, "sum", self.group)
+
+    def forward(self, x):
+        first, second = (part(self.up(x)) for part in (torch.tanh, torch.sigmoid))
+        y = self.down(first * second)
+        if self.mistake == "residual":
+            return self.reduce(x + y) + self.bias
+        if self.mistake == "twice":
+            return x + self.reduce(self.reduce(y)) + self.bias
+        return x + self.reduce(y) + self.bias
+
+
+class Stack(nn.Module):
+    def __init__(self, group, mistake: str, layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Block(group, mistake) for _ in range(layers))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("mistake", "line", "hint"),
+    [
+        ("", 0, ""),
+        ("residual", 4, "add `x` after the sum over `tp`, or divided by 2 before it (checked)"),
+        ("twice", 6, "remove the all-reduce over `tp` at line {} (checked)"),
+    ],
+)
+@pytest.mark.parametrize("layers", [1, 4])
+def test_a_line_that_runs_in_every_layer(layers, mistake, line, hint):
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        spec, model = (Stack(group, mistake, layers).requires_grad_(False) for group in (None, mesh.get_group()))
+        placements = {"layers.*.up.weight": (Shard(0),), "layers.*.down.weight": (Shard(1),)}
+        report = verifycompile.verify(model, (torch.randn(2, 4),), spec=spec, mesh=mesh, param_placements=placements)
+    if not mistake:
+        assert report.verdict is Verdict.VERIFIED
+        return
+    (finding,) = report.findings
+    place = finding.impl_location
+    wrong = inspect.getsourcelines(Block.forward)[1] + line
+    assert (report.verdict, place.file, place.line) == (Verdict.REFUTED, __file__, wrong)
+    behind = "add `self.reduce(x + y) + self.bias` after the sum over `tp`, or divided by 2 before it; "
+    assert finding.hint == (behind if layers > 1 and mistake == "residual" else "") + hint.format(wrong)
