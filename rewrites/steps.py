@@ -152,6 +152,12 @@ STEPS = (
         "rewrites/operators/ordering.py: _of_parts",
     ),
     Step(
+        "VL193", "first-of-best",
+        "the least of the numbers n r + p of the parts r that hold the best element, where p is a place among n "
+        "elements and the other parts have a number as large as the last, is that of the first such part",
+        "rewrites/operators/extreme_places.py: first_of_best",
+    ),
+    Step(
         "VL170", "placed-part",
         "a padded part is the sum over its positions of its value times one where the place is; a part that is a digit "
         "of the whole is its value times one where the other digits are its number",
@@ -183,5 +189,6 @@ PROOFS = {
     "VL92": POINT, "VL95": POINT, "VL96": POINT, "VL98": POINT,
     "VL187": POINT, "VL188": POINT, "VL189": POINT, "VL190": POINT, "VL191": LAWS, "VL192": LAWS,
     "VL147": POINT, "VL148": POINT, "VL149": POINT, "VL170": INDUCTION, "VL171": POINT,
+    "VL193": POINT,
 }  # fmt: skip
 """How the lemmas that are functions, and the steps, are proved; their statements are in ``tests/lemmas``."""

@@ -13,7 +13,7 @@ from fractions import Fraction
 import torch
 
 from verifycompile.ir import relabel
-from verifycompile.ir.algebra import COMBINE, combine, has_infinity, open_view
+from verifycompile.ir.algebra import open_view
 from verifycompile.ir.scalar import ONE, divide
 from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import Operation, View
@@ -21,7 +21,14 @@ from verifycompile.ir.window import resized
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.operators.distinct import SORT, TOPK
 from verifycompile.rewrites.operators.elementwise import cast, require_real
-from verifycompile.rewrites.operators.reduction import OTHER_END, extreme, reduce_product, reduced_over
+from verifycompile.rewrites.operators.extreme_places import (
+    ARG_EXTREME,
+    OTHER_END,
+    place,
+    reduced,
+    without_what_is_added,
+)
+from verifycompile.rewrites.operators.reduction import extreme, reduce_product, reduced_over
 from verifycompile.rewrites.registry import UNREPRESENTABLE, Handler, UnsupportedError, operator
 
 aten = torch.ops.aten
@@ -37,8 +44,6 @@ KTH = Operation("kth_value"), Operation("kth_index")
 MEDIAN = Operation("median_value"), Operation("median_index")
 NANMEDIAN = Operation("nanmedian_value"), Operation("nanmedian_index")
 MODE = Operation("mode_value"), Operation("mode_index")
-ARG_EXTREME = {kind: Operation(f"arg{kind}", whole=True, places=True) for kind in ("max", "min")}
-"""Of several largest elements the first, as torch says of `argmax` and of `max` along a dimension."""
 
 
 def _scalar_as_row(b: Builder, view: View) -> View:
@@ -49,16 +54,6 @@ def _scalar_as_row(b: Builder, view: View) -> View:
 def _flat(b: Builder, view: View) -> View:
     """All elements in row-major order."""
     return b.reshape(view, [product(b.shape(view))])
-
-
-def _reduced(
-    b: Builder, operation: Operation, attributes: tuple[object, ...], view: View, dim: int, keepdim: bool
-) -> View:
-    """One element from all of ``dim``."""
-    if b.rank(view) == 0:
-        return b.select(b.along(operation, attributes, b.unsqueeze(view, 0), 0, 1), 0, 0)
-    result = b.along(operation, attributes, view, dim, 1)
-    return result if keepdim else b.squeeze(result, [dim])
 
 
 @operator(aten.cumprod.default)
@@ -92,7 +87,7 @@ def prod_dim(b: Builder, self: View, dim: int, keepdim: bool, dtype: torch.dtype
     value = cast(b, self, b.dtype_of("self"), b.call.dtype if dtype is None else dtype)
     with contextlib.suppress(relabel.UnalignedError):
         return reduced_over(b, value, reduce_product, dim, keepdim)
-    return _reduced(b, PRODUCT, (), value, dim, keepdim)
+    return reduced(b, PRODUCT, (), value, dim, keepdim)
 
 
 @operator(aten.prod.default)
@@ -101,7 +96,7 @@ def prod(b: Builder, self: View, dtype: torch.dtype | None) -> View:
     value = cast(b, self, b.dtype_of("self"), b.call.dtype if dtype is None else dtype)
     with contextlib.suppress(relabel.UnalignedError):
         return reduced_over(b, value, reduce_product, None, False)
-    return _reduced(b, PRODUCT, (), _flat(b, value), 0, False)
+    return reduced(b, PRODUCT, (), _flat(b, value), 0, False)
 
 
 @operator(aten.roll.default)
@@ -136,7 +131,7 @@ def topk(b: Builder, self: View, k: Size, dim: int, largest: bool, sorted: bool)
     if b.rank(self) == 0 or k == 0:
         raise UnsupportedError(UNREPRESENTABLE, "topk of nothing, or of a tensor without dimensions")
     attributes = (largest, sorted)
-    scaled, added = _without_what_is_added(b, self, dim)
+    scaled, added = without_what_is_added(b, self, dim)
     factor = scaled.coefficient if isinstance(scaled.coefficient, Fraction) and scaled.coefficient > 0 else ONE
     rest = scaled.scaled(divide(ONE, factor))  # a positive factor changes no order
     indices = b.along(TOPK[1], attributes, rest, dim, k)
@@ -144,17 +139,6 @@ def topk(b: Builder, self: View, k: Size, dim: int, largest: bool, sorted: bool)
         return extreme(b, self, [dim], True, "max" if largest else "min"), indices
     values = b.along(TOPK[0], attributes, _of_parts(b, rest, k, dim, largest), dim, k)
     return b.add(values.scaled(factor), resized(added, b.dim(self, dim), k)), indices
-
-
-def _without_what_is_added(b: Builder, view: View, dim: int) -> tuple[View, View]:
-    """A value without what is added to all elements along a dimension alike, which changes no order; and that."""
-    position = b.dim(view, dim)
-    if view.term.operation is COMBINE:
-        parts = [part.scaled(view.coefficient) for part in open_view(view.unscaled()).operands]
-        alike = [part for part in parts if not part.uses(position)]
-        if 0 < len(alike) < len(parts) and not any(map(has_infinity, alike)):
-            return combine(b.pool, [part for part in parts if part not in alike]), combine(b.pool, alike)
-    return view, b.pool.zero(view.shape)
 
 
 def _of_parts(b: Builder, view: View, k: Size, dim: int, largest: bool) -> View:
@@ -200,7 +184,7 @@ def sort_stable(b: Builder, self: View, stable: bool | None, dim: int, descendin
 
 @operator(aten.kthvalue.default)
 def kthvalue(b: Builder, self: View, k: Size, dim: int, keepdim: bool) -> tuple[View, View]:
-    value, index = (_reduced(b, operation, (k,), self, dim, keepdim) for operation in KTH)
+    value, index = (reduced(b, operation, (k,), self, dim, keepdim) for operation in KTH)
     return value, index
 
 
@@ -208,7 +192,7 @@ def _typical(operations: tuple[Operation, Operation]) -> Handler:
     """An element that stands for a row, and its place."""
 
     def handler(b: Builder, self: View, dim: int, keepdim: bool) -> tuple[View, View]:
-        value, index = (_reduced(b, operation, (), self, dim, keepdim) for operation in operations)
+        value, index = (reduced(b, operation, (), self, dim, keepdim) for operation in operations)
         return value, index
 
     return handler
@@ -221,29 +205,15 @@ operator(aten.mode.default)(_typical(MODE))
 
 @operator(aten.median.default)
 def median_of_all(b: Builder, self: View) -> View:
-    return _reduced(b, MEDIAN[0], (), _flat(b, self), 0, False)
+    return reduced(b, MEDIAN[0], (), _flat(b, self), 0, False)
 
 
 @operator(aten.nanmedian.default)
 def nanmedian_of_all(b: Builder, self: View) -> View:
-    return _reduced(b, NANMEDIAN[0], (), _flat(b, self), 0, False)
+    return reduced(b, NANMEDIAN[0], (), _flat(b, self), 0, False)
 
 
 # ------------------------------------------------------------------------------------------------ extremes and places
-
-
-def _place(b: Builder, kind: str, view: View, dim: int, keepdim: bool) -> View:
-    """Where along ``dim`` the extreme is: at 0 where there is only one element. The largest is the smallest negated."""
-    shape = list(b.shape(view))
-    if shape and shape[dim] != 1:
-        rest = _without_what_is_added(b, view, dim)[0]
-        if isinstance(rest.coefficient, Fraction) and rest.coefficient != 0:
-            kind = kind if rest.coefficient > 0 else OTHER_END[kind]
-            rest = rest.unscaled()
-        return _reduced(b, ARG_EXTREME[kind], (), rest, dim, keepdim)
-    if shape and not keepdim:
-        del shape[dim]
-    return b.full(0, shape)
 
 
 def at_its_extreme(b: Builder, view: View, dim: int, index: View) -> View | None:
@@ -252,13 +222,13 @@ def at_its_extreme(b: Builder, view: View, dim: int, index: View) -> View | None
     if kind is None or b.shape(index)[dim] != 1 or b.rank(view) == 0:
         return None
     kinds = (kind, OTHER_END[kind])  # a negated value has its largest element where the value has its smallest one
-    found = next((kind for kind in kinds if _place(b, kind, view, dim, True) == index), None)
+    found = next((kind for kind in kinds if place(b, kind, view, dim, True) == index), None)
     return None if found is None else extreme(b, view, [dim], True, found)
 
 
 def _extreme_with_index(kind: str) -> Handler:
     def handler(b: Builder, self: View, dim: int, keepdim: bool) -> tuple[View, View]:
-        index = _place(b, kind, self, dim, keepdim)
+        index = place(b, kind, self, dim, keepdim)
         return (extreme(b, self, [dim], keepdim, kind) if b.rank(self) else self), index
 
     return handler
@@ -267,10 +237,10 @@ def _extreme_with_index(kind: str) -> Handler:
 def _place_of_extreme(kind: str) -> Handler:
     def handler(b: Builder, self: View, dim: int | None, keepdim: bool) -> View:
         if dim is not None:
-            return _place(b, kind, self, dim, keepdim)
+            return place(b, kind, self, dim, keepdim)
         shape = b.shape(self)
-        place = _place(b, kind, b.reshape(self, [product(shape)]), 0, False)
-        return b.reshape(place, [1] * len(shape)) if keepdim else place
+        found = place(b, kind, b.reshape(self, [product(shape)]), 0, False)
+        return b.reshape(found, [1] * len(shape)) if keepdim else found
 
     return handler
 

@@ -29,6 +29,7 @@ from verifycompile.ir.term import CONSTANT, Operation, TermPool, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.operations import MINIMUM
 from verifycompile.rewrites.operators.elementwise import FUNCTIONS
+from verifycompile.rewrites.operators.extreme_places import OTHER_END, first_of_best
 from verifycompile.rewrites.registry import operator
 
 aten = torch.ops.aten
@@ -39,7 +40,6 @@ TRUTH_EXTREMES = {
     "min": Operation("reduce_all", indicator=True),
 }
 """Extremes of values that are 0 or 1."""
-OTHER_END = {"max": "min", "min": "max"}
 _INCREASING = [FUNCTIONS[name] for name in ("atan", "erf", "sigmoid", "sinh", "tanh")]
 _OPENED = (COMBINE, EXPONENTIAL, LOGARITHM, POWER, *_INCREASING)
 PRODUCT = Operation("reduce_product")
@@ -52,6 +52,8 @@ def reduce_extreme(pool: TermPool, view: View, dims: Sequence[int], kind: str) -
     That of an increasing function of a value is the function of the value's, of a decreasing one that of its other end.
     """
     outside = _taken_out(pool, view, dims, kind)
+    if outside is None and kind == "min":
+        outside = first_of_best(pool, view, dims, reduce_extreme)
     if outside is not None:
         return outside
     dim = concatenated_dim(view)

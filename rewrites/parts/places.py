@@ -14,7 +14,7 @@ from verifycompile.ir.size import Size
 from verifycompile.ir.term import Operation, TermPool, View
 from verifycompile.rewrites.finders.finder import whole_view
 from verifycompile.rewrites.matching import matching_lemma
-from verifycompile.rewrites.operators.ordering import ARG_EXTREME
+from verifycompile.rewrites.operators.extreme_places import ARG_EXTREME
 from verifycompile.rewrites.operators.reduction import EXTREMES
 
 _EXTREME_OF = {ARG_EXTREME[kind]: EXTREMES[kind] for kind in ARG_EXTREME}

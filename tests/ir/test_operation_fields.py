@@ -24,8 +24,9 @@ from verifycompile.rewrites.operations import MINIMUM
 from verifycompile.rewrites.operators.counted import number_of_places
 from verifycompile.rewrites.operators.distinct import SORT, TOPK
 from verifycompile.rewrites.operators.elementwise import FUNCTIONS, choose
+from verifycompile.rewrites.operators.extreme_places import ARG_EXTREME
 from verifycompile.rewrites.operators.flips import FLIP
-from verifycompile.rewrites.operators.ordering import ARG_EXTREME, ROLL
+from verifycompile.rewrites.operators.ordering import ROLL
 from verifycompile.rewrites.operators.reduction import EXTREMES, reduce_extreme
 from verifycompile.rewrites.operators.stored_tensors import CONSTANT, stored
 

@@ -28,7 +28,7 @@ from verifycompile.rewrites.lemmas.products import OPEN_SUM
 from verifycompile.rewrites.lemmas.read import Reader
 from verifycompile.rewrites.lemmas.substitution import InProduct, InSum, Position, Substitution
 from verifycompile.rewrites.operations import SLIDING_WINDOW
-from verifycompile.rewrites.operators.ordering import ARG_EXTREME
+from verifycompile.rewrites.operators.extreme_places import ARG_EXTREME
 
 SHAPE = (3, 3, 3, 3)
 """Dimensions 0 and 1 are free; 2 and 3 may be bound."""

@@ -18,7 +18,7 @@ from verifycompile.ir.relabel import permute, remove_dim
 from verifycompile.ir.scalar import ONE
 from verifycompile.ir.term import CONSTANT, TermPool, View
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.operators.ordering import ARG_EXTREME, _place, _reduced
+from verifycompile.rewrites.operators.extreme_places import ARG_EXTREME, place, reduced
 from verifycompile.rewrites.operators.reduction import reduce_extreme
 from verifycompile.rewrites.parts.places import places_in_parts
 
@@ -49,7 +49,7 @@ class Values:
         return reduce_extreme(self.b.pool, self.table, [2], self.kind)
 
     def place(self, view: View, dim: int, kind: str = "") -> View:
-        return _place(self.b, kind or self.kind, view, dim, False)
+        return place(self.b, kind or self.kind, view, dim, False)
 
     def upper_of(self, table: View, kind: str = "", inner: str = "") -> View:
         return self.place(reduce_extreme(self.b.pool, table, [2], inner or self.kind), 1, kind)
@@ -142,7 +142,7 @@ def _others() -> Iterator[_Made]:
     yield _row(lambda v: _both(v, v.place(v.b.sum(v.table, [2]), 1)), False)
     yield _row(lambda v: _both(v, v.place(v.b.select(v.table, 2, 0), 1)), False)
     yield _row(
-        lambda v: _both(v, _reduced(v.b, ARG_EXTREME["max"], (), v.extremes.scaled(Fraction(-1)), 1, False)), False
+        lambda v: _both(v, reduced(v.b, ARG_EXTREME["max"], (), v.extremes.scaled(Fraction(-1)), 1, False)), False
     )
     yield _row(_of_places_in_two_dimensions, False)
     # Read at another part, by another mask, or something else there.

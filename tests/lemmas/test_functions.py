@@ -190,6 +190,18 @@ CLAIMS: dict[str, list[Claim]] = {
             },
         ),
     ],
+    "VL193": [
+        # Of the parts with the best element k is the first; i is any part, of n r + p the numbers n i + j and n k + s.
+        Claim(
+            "no number is less", n * k + s <= z3.If(at(i) == at(k), n * i + j, t),
+            {
+                "first of the parts": z3.Implies(at(i) == at(k), z3.Or(k < i, z3.And(k == i, s == j))),
+                "places in a part": z3.And(j >= 0, s < n),
+                "as large as the last": t >= n * size - 1, "a part": k < size,
+            },
+            (n > 0,),
+        ),
+    ],
     "VL148": [
         # x is left out of its part, where n elements that are selected are not less. Of all that are selected j exceed
         # y, the k-th best of them.

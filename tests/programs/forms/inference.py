@@ -160,6 +160,38 @@ def pairs_of_ranks(mesh: DeviceMesh, mistake: str) -> Callable[..., Any]:
     return program
 
 
+def least_of_ranks(mesh: DeviceMesh, mistake: str) -> Callable[..., Any]:
+    """The same without a gather: the least word of the ranks whose score is that of the best."""
+
+    def program(h: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        score, word = (h @ weight.t()).max(-1)
+        if mistake != "places in a shard":
+            word = word + weight.shape[0] * mesh.get_local_rank()
+        best = funcol.all_reduce(score, "max", mesh)
+        words = weight.shape[0] * (1 if mistake == "number of others is a word" else mesh.size())
+        return funcol.all_reduce(torch.where(score == best, word, words), "max" if mistake == "last" else "min", mesh)
+
+    return program
+
+
+def nearest(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    return (x[:, None] - codes).square().sum(-1).argmin(-1)
+
+
+def nearest_of_ranks(mesh: DeviceMesh, mistake: str) -> Callable[..., Any]:
+    """Codes of a quantizer, sharded: the first of the nearest ones among the candidates of all ranks."""
+
+    def program(x: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+        near, code = (x[:, None] - codes).square().sum(-1).min(-1, keepdim=True)
+        code = code + (codes.shape[0] - (mistake == "overlapping")) * mesh.get_local_rank()
+        every, places = (funcol.all_gather_tensor(value, 1, mesh) for value in (near, code))
+        bound = every.amax(1, keepdim=True) if mistake == "farthest" else every.amin(1, keepdim=True)
+        others = every != bound if mistake == "farthest" else every > bound
+        return places.masked_fill(others, 0 if mistake == "others first" else 10**6).amin(1)
+
+    return program
+
+
 def likely(h: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     logits = h @ weight.t()
     return torch.where(logits >= logits.amax(-1, keepdim=True) - 2.5, logits, -100.0)
@@ -214,6 +246,24 @@ FORMS = (
         lambda: (torch.randn(3, 4), torch.randn(5, 4)),
         _VOCABULARY,
         ("places in a shard", "worst rank", "scores"),
+    ),
+    Form(
+        "greedy-decoding-by-the-least-4",
+        {"tp": 4},
+        lambda: greedy,
+        least_of_ranks,
+        lambda: (torch.randn(3, 4), torch.randn(5, 4)),
+        _VOCABULARY,
+        ("places in a shard", "number of others is a word", "last"),
+    ),
+    Form(
+        "nearest-codes-3",
+        {"tp": 3},
+        lambda: nearest,
+        nearest_of_ranks,
+        lambda: (torch.randn(3, 4), torch.randn(5, 4)),
+        {"in_placements": {"codes": (S0,)}, "out_placements": {"output.0": (R,)}},
+        ("overlapping", "farthest", "others first"),
     ),
     Form(
         "likely-words-2",
