@@ -28,6 +28,7 @@ from verifycompile.ir.relabel import substitute
 from verifycompile.ir.scalar import ONE, Scalar, as_scalar
 from verifycompile.ir.term import CONSTANT, Digit, TermPool, View
 from verifycompile.rewrites.builder import Builder, Call
+from verifycompile.rewrites.parts.stretches import joined
 
 ROWS, RANK = 4, sympy.Symbol("rank", integer=True)
 Case = Callable[[Builder, View, View], View]
@@ -283,6 +284,32 @@ def test_what_bounds_nothing_does_not_count() -> None:
     equal = substitute(found, {0: [(0, 1, 4)], 1: [(0, 1, 4)], 2: [(1, 1, 6)]}, (4, 6))
     assert torch.equal(Evaluator({}).view(equal), torch.ones(4, 6, dtype=torch.float64))
     assert are_attained([equal, equal], (0, 1))
+
+
+@pytest.mark.parametrize("lengths", [(2, 2, 2), (2, 3)], ids=str)
+def test_numbers_that_are_put_together_are_bounded_by_their_pieces(lengths: tuple[int, ...]) -> None:
+    """For each row, whose number is one of several pieces, some column; where a piece is not made of digits, none."""
+    b, found = Builder(TermPool()), set[bool]()
+    column, x = b.unsqueeze(iota(b.pool, 8), 0), b.pool.leaf("x", (2,), whole=True)
+    for firsts in itertools.product((-2, 0, 3, 7), (6, 9), (1, 5)):
+        pieces = [b.iota(length, first) for length, first in zip(lengths, firsts, strict=False)]
+        for weight, other in itertools.product((1, -1, 2), (1, -1)):
+            rows = b.scale(b.unsqueeze(joined(b.pool, pieces, 0), 1), weight)
+            view = less_equal(b.pool, b.scale(column, other), rows)
+            if view.term.operation is not AT_MOST:
+                continue
+            value = Evaluator({}).view(view).bool()
+            for bound, opposite in itertools.product(((0,), (1,)), (True, False)):
+                attained = is_attained(view, bound, opposite=opposite)
+                everywhere = bool((value ^ opposite).any(bound[0]).all())
+                assert everywhere or not attained, (view, bound, opposite)
+                assert attained == everywhere or bound == (0,), (view, opposite)
+                found.add(attained)
+    assert found == {True, False}
+    unknown = b.unsqueeze(joined(b.pool, [b.iota(2), x, b.iota(2, 5)], 0), 1)
+    compared = less_equal(b.pool, column, unknown)
+    assert compared.term.operation is AT_MOST
+    assert not is_attained(compared, (1,))
 
 
 def valued(digits: dict[Digit, Scalar], place: tuple[int, ...]) -> Scalar:

@@ -12,6 +12,7 @@ from tests.ir.evaluate import Evaluator
 from verifycompile.ir.exponential import is_minus_infinity, is_positive, is_positive_number, may_be_lowest
 from verifycompile.ir.scalar import ONE, as_scalar
 from verifycompile.ir.term import TermPool, View
+from verifycompile.ir.window_moves import window
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.operators.attention import attention, attention_backward
 from verifycompile.rewrites.operators.attention_kernels import cudnn_attention, cudnn_attention_backward
@@ -56,11 +57,16 @@ def test_what_is_positive_and_what_is_minus_infinity() -> None:
     e, half, minus, size = b.exp(x), as_scalar(0.5), b.full(-math.inf, (2, 3)), sympy.Symbol("s", integer=True)
     causal = b.less_equal(b.iota(3), b.unsqueeze(b.iota(3), 1))
     rows = b.exp(b.pool.leaf("y", (3, 3)))
-    positive = [e, b.mul(e, e), b.power(b.add(e, b.exp(b.scale(x, 2))), 0.5), b.add(e, b.exp(b.scale(x, 2))), b.sum(b.mul(causal, rows), [1])]
+    narrow = [b.pool.leaf(name, (2, 2)) for name in ("u", "v")]
+    joined = b.concatenate([e, b.exp(narrow[0])], 1)
+    part = window(b.pool, joined, 1, 1, 3)
+    positive = [e, joined, part, b.mul(e, e), b.power(b.add(e, b.exp(b.scale(x, 2))), 0.5), b.add(e, b.exp(b.scale(x, 2))), b.sum(b.mul(causal, rows), [1])]
     for view in positive:
         assert is_positive(view), view
     strict = b.less(b.iota(3), b.unsqueeze(b.iota(3), 1))
     for view in (
+        b.concatenate([e, narrow[0]], 1), b.concatenate([e, b.exp(narrow[0]).scaled(-ONE)], 1), b.pad(e, 1, 1, 5),
+        b.concatenate([e, b.full(0, (2, 2))], 1), window(b.pool, b.concatenate([narrow[1], x], 1), 1, 1, 3),
         x, keep, e.scaled(half), e.scaled(-ONE), b.sub(e, b.exp(b.scale(x, 2))), b.add(e, x), b.mul(e, keep), b.mul(causal, rows),
         b.sum(b.mul(strict, rows), [1]), b.sum(b.mul(keep, e), [1]), b.power(x, 0.5), b.add(e, b.scale(x, 2)), b.combination((size, e), (1, x)),
         b.sum(b.mul(causal, rows, b.pool.leaf("z", (3, 3), indicator=True)), [1]),

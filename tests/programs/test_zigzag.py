@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed._functional_collectives as funcol
+import torch.nn.functional as F
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
 
@@ -136,6 +137,31 @@ def zigzag_attention(mesh: DeviceMesh, beyond: int) -> Model:
 def test_attention_of_pieces_from_both_ends(beyond: int, verdict: Verdict) -> None:
     report = _report(lambda mesh: zigzag_attention(mesh, beyond), causal, [[8, 4], [8, 4]])
     assert report.verdict is verdict, str(report)
+
+
+def fused(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, k, k, is_causal=True)
+
+
+def zigzag_fused(mesh: DeviceMesh, mistake: str) -> Model:
+    """The same by the fused operator, whose rows are zero where they see no key: each of these sees some."""
+
+    def program(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        rank, last = mesh.get_local_rank(), 2 * mesh.size() - 1 - mesh.get_local_rank()
+        places = torch.cat([torch.arange(2) + 2 * piece for piece in (rank, last)])
+        seen = torch.arange(k.shape[2]) <= (places.flip(0) if mistake == "mask" else places)[:, None]
+        whole = torch.zeros_like(q)
+        own = F.scaled_dot_product_attention(q[:, :, places], k, k, attn_mask=seen)
+        whole[:, :, places.flip(0) if mistake == "places" else places] = own
+        return funcol.all_reduce(whole, "sum", mesh)
+
+    return program
+
+
+@pytest.mark.parametrize("mistake", ["", "mask", "places"])
+def test_fused_attention_of_pieces_from_both_ends(mistake: str) -> None:
+    report = _report(lambda mesh: zigzag_fused(mesh, mistake), fused, [[1, 2, 8, 4], [1, 2, 8, 4]])
+    assert report.verdict is (Verdict.REFUTED if mistake else Verdict.VERIFIED), str(report)
 
 
 def next_rows(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

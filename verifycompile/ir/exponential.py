@@ -22,10 +22,12 @@ from verifycompile.ir.algebra import (
 )
 from verifycompile.ir.indicator import NOT, is_indicator, negate
 from verifycompile.ir.inequality import AT_MOST, are_attained, is_attained
+from verifycompile.ir.pieces import CONCATENATE, STACK
 from verifycompile.ir.scalar import ONE, Scalar
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import Operation, Term, TermPool, View
 from verifycompile.ir.term_property import TermProperty
+from verifycompile.ir.window import WINDOW
 
 LOGARITHM = Operation("log")
 POWER = Operation("power")
@@ -253,7 +255,7 @@ def is_positive(view: View) -> bool:
 def _is_positive(term: Term) -> bool:
     if term.operation is EXPONENTIAL:
         return True
-    if term.operation is COMBINE:
+    if term.operation in (COMBINE, *_PARTS):
         return all(is_positive_number(v.coefficient) and is_positive(v.unscaled()) for v in term.operands)
     if term.operation not in (CONTRACT, POWER):
         return False
@@ -263,7 +265,8 @@ def _is_positive(term: Term) -> bool:
     return all(mask.term.operation is AT_MOST for mask in masks) and are_attained(masks, term.summed_indices)
 
 
-_POSITIVE = TermProperty(lambda term: term.operation in (COMBINE, CONTRACT, POWER), _is_positive)
+_PARTS = (CONCATENATE, STACK, WINDOW)
+_POSITIVE = TermProperty(lambda term: term.operation in (COMBINE, CONTRACT, POWER, *_PARTS), _is_positive)
 
 
 def is_positive_number(value: Scalar) -> TypeGuard[Fraction]:

@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, combine, elementwise, iota, max_size, open_view
+from verifycompile.ir.pieces import CONCATENATE, STACK
 from verifycompile.ir.relabel import merge_digits
 from verifycompile.ir.scalar import ONE, Scalar, add, as_scalar, multiply
 from verifycompile.ir.size import Size, product
@@ -110,17 +111,30 @@ class _OfDigits(NamedTuple):
 
 
 def _of_digits(view: View, opposite: bool = False) -> _OfDigits | None:
-    """What is to be at least zero, where it is made of digits with known sizes and weights. ``opposite``: negated."""
+    """What is at least this is to be at least zero; None where no sum of digits is known. ``opposite``: negated."""
     left, right = open_view(view).operands
     (constant,) = view.term.attributes
     assert isinstance(constant, int)
     if opposite:
         left, right, constant = right, left, -constant - 1
     difference = Difference(NO_POOL, view.shape)
-    if not (difference.take(right, ONE) and difference.take(left, -ONE)) or difference.others:
-        return None
-    digits = _known(difference.digits)
-    return None if digits is None else _OfDigits(digits, difference.constant + constant)
+    difference.constant += constant
+    return _bounded(difference) if difference.take(right, ONE) and difference.take(left, -ONE) else None
+
+
+def _bounded(difference: Difference) -> _OfDigits | None:
+    """Digits of known sizes and weights, and the least of what is put together of pieces; None where it is unknown."""
+    digits, total = _known(difference.digits), difference.constant
+    for view, weight in difference.others.items():
+        if view.term.operation not in (CONCATENATE, STACK):
+            return None
+        pieces = [Difference(NO_POOL, view.term.index_sizes) for _ in view.term.operands]
+        taken = all(piece.take(operand, weight) for piece, operand in zip(pieces, view.term.operands, strict=True))
+        bounds = [_bounded(piece) for piece in pieces] if taken else [None]
+        if None in bounds:
+            return None
+        total += min(_least(bound, _OfDigits({}, Fraction(0))) for bound in bounds if bound is not None)
+    return None if digits is None else _OfDigits(digits, total)
 
 
 def _known(digits: Mapping[Digit, Scalar]) -> dict[_Known, Fraction] | None:
