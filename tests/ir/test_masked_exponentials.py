@@ -12,6 +12,7 @@ from tests.ir.evaluate import Evaluator
 from verifycompile.ir.exponential import is_minus_infinity, is_positive, is_positive_number, may_be_lowest
 from verifycompile.ir.scalar import ONE, as_scalar
 from verifycompile.ir.term import TermPool, View
+from verifycompile.ir.window import range_view
 from verifycompile.ir.window_moves import window
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.operators.attention import attention, attention_backward
@@ -63,8 +64,13 @@ def test_what_is_positive_and_what_is_minus_infinity() -> None:
     positive = [e, joined, part, b.mul(e, e), b.power(b.add(e, b.exp(b.scale(x, 2))), 0.5), b.add(e, b.exp(b.scale(x, 2))), b.sum(b.mul(causal, rows), [1])]
     for view in positive:
         assert is_positive(view), view
+    within = [range_view(b.pool, 1, (3, 3), span) for span in ((0, 1), (2, 3), (1, 1), (3, 5), (-2, 0))]
+    for number, mask in enumerate(within):
+        assert is_positive(b.sum(b.mul(mask, rows), [1])) is (number < 2), mask
     strict = b.less(b.iota(3), b.unsqueeze(b.iota(3), 1))
     for view in (
+        b.mul(within[0], rows), b.sum(b.mul(within[0], rows), [0]), b.sum(b.mul(within[0], b.pool.leaf("y", (3, 3))), [1]),
+        b.sum(b.mul(within[0], causal, rows), [1]),
         b.concatenate([e, narrow[0]], 1), b.concatenate([e, b.exp(narrow[0]).scaled(-ONE)], 1), b.pad(e, 1, 1, 5),
         b.concatenate([e, b.full(0, (2, 2))], 1), window(b.pool, b.concatenate([narrow[1], x], 1), 1, 1, 3),
         x, keep, e.scaled(half), e.scaled(-ONE), b.sub(e, b.exp(b.scale(x, 2))), b.add(e, x), b.mul(e, keep), b.mul(causal, rows),

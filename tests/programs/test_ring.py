@@ -102,6 +102,15 @@ def test_four_ranks(is_causal: bool) -> None:
     assert report.verdict is Verdict.VERIFIED, str(report)
 
 
+@pytest.mark.sweep
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_six_ranks_without_gradients(is_causal: bool) -> None:
+    """Blocks of which some are a half and some a third of all, by the time that one is left."""
+    program = functools.partial(by_messages, merge=by_logarithm, causal=is_causal)
+    report = report_on(program, causal if is_causal else whole, ranks=6, grad=False)
+    assert report.verdict is Verdict.VERIFIED, str(report)
+
+
 @pytest.mark.sampled(every=8)
 @pytest.mark.parametrize(
     "mistake", ["one step too few", "values stay", "not rescaled", "weights turned round", "gradients not sent home"]

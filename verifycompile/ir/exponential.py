@@ -27,7 +27,7 @@ from verifycompile.ir.scalar import ONE, Scalar
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import Operation, Term, TermPool, View
 from verifycompile.ir.term_property import TermProperty
-from verifycompile.ir.window import WINDOW
+from verifycompile.ir.window import RANGE, WINDOW
 
 LOGARITHM = Operation("log")
 POWER = Operation("power")
@@ -262,7 +262,18 @@ def _is_positive(term: Term) -> bool:
     masks = [v for v in term.operands if not is_positive(v)]
     if not masks:
         return True
+    if len(masks) == 1 and masks[0].term.operation is RANGE:
+        return _takes_some(masks[0], term.summed_indices)
     return all(mask.term.operation is AT_MOST for mask in masks) and are_attained(masks, term.summed_indices)
+
+
+def _takes_some(within: View, bound: range) -> bool:
+    """Whether a range of a summed index holds some position, whatever the other indices are."""
+    ((axis,), (size,), (first, stop)) = within.axes, within.term.shape, within.term.attributes
+    if not (isinstance(first, int) and isinstance(stop, int) and isinstance(size, int)):
+        return False
+    is_whole = len(axis) == 1 and axis[0][0] in bound and axis[0][2] == size
+    return is_whole and max(first, 0) < min(stop, size)
 
 
 _PARTS = (CONCATENATE, STACK, WINDOW)
