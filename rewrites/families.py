@@ -11,11 +11,11 @@ from collections.abc import Iterable
 _OF_OPERATORS = (
     "activation", "advanced_indexing", "arithmetic", "attention", "attention_kernels", "collective", "complex_numbers",
     "contraction", "convolution", "creation", "cumulative", "diagonals", "distances", "elementwise", "embedding_bags",
-    "exchange", "factorizations", "flips", "foreach", "fourier", "fused", "gathering", "grouped", "image_normalization",
-    "indexing", "integers", "layout", "limits", "logarithms", "loss", "margin_losses", "matrices", "normalization",
-    "ordering", "padding", "pointwise_losses", "pooling", "products", "random", "reduction", "resampling", "sampling",
-    "scatter", "searching", "shifts", "sigmoids", "silu", "softmax", "special_functions", "statistics", "strided",
-    "writing",
+    "exchange", "factorizations", "filling", "flips", "foreach", "fourier", "fused", "gathering", "grouped",
+    "image_normalization", "indexing", "integers", "layout", "limits", "logarithms", "loss", "margin_losses",
+    "matrices", "normalization", "ordering", "padding", "pointwise_losses", "pooling", "products", "random",
+    "reduction", "resampling", "sampling", "scatter", "searching", "shifts", "sigmoids", "silu", "softmax",
+    "special_functions", "statistics", "strided", "windows", "writing",
 )  # fmt: skip
 _OF_ROWS = ("row_algebra", "row_choice", "row_layout", "row_parts", "row_writes", "sorted_rows")
 FAMILIES = {**dict.fromkeys(_OF_OPERATORS, "operators"), **dict.fromkeys(_OF_ROWS, "rows")}

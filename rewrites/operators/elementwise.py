@@ -78,7 +78,7 @@ def add(b: Builder, self: View, other: View | Number, alpha: Number) -> View:
         # torch's sum of two booleans is "or".
         if alpha != 1:
             raise UnsupportedError(UNSUPPORTED, f"a sum of booleans with alpha={alpha}")
-        return b.either(*(_boolean(v) for v in b.aligned(self, other)))
+        return b.either(*(boolean(v) for v in b.aligned(self, other)))
     return b.combination((1, self), (alpha, other))
 
 
@@ -220,7 +220,7 @@ def truth(b: Builder, view: View) -> View:
     return view if is_indicator(view) else b.negate(b.equal(view, 0))
 
 
-def _boolean(view: View) -> View:
+def boolean(view: View) -> View:
     if not is_indicator(view):
         raise UnsupportedError(UNSUPPORTED, "a logical operator on a value that is not known to be boolean")
     return view
@@ -235,7 +235,7 @@ def choose(b: Builder, condition: View, then: View | Number, otherwise: View | N
     if not is_indicator(condition):
         raise UnsupportedError(UNSUPPORTED, "`where` on a condition that is not known to be boolean")
     if b.call.dtype is torch.bool:
-        return b.either(b.mul(condition, _boolean(left)), b.mul(b.negate(condition), _boolean(right)))
+        return b.either(b.mul(condition, boolean(left)), b.mul(b.negate(condition), boolean(right)))
     if right.is_zero or (condition.term is b.pool.unit and condition.coefficient == 1):
         return _spread(b, b.mul(condition, left), right)
     if left.is_zero:
@@ -264,28 +264,6 @@ def _spread(b: Builder, result: View, other: View) -> View:
 @operator(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)
 def where(b: Builder, condition: View, self: View | Number, other: View | Number) -> View:
     return choose(b, condition, self, other)
-
-
-def filled(b: Builder, mask: View, value: Number, otherwise: View) -> View:
-    """``where(mask, value, otherwise)`` in the dtype of the result, a boolean one included."""
-    if b.call.dtype is not torch.bool:
-        require_exact(b, value=value)
-        return choose(b, mask, value, otherwise)
-    if not isinstance(value, (int, float)):
-        raise UnsupportedError(UNSUPPORTED, f"`value={value}` as a boolean")
-    # What is written is the truth of the value.
-    return b.either(mask, _boolean(otherwise)) if value else b.mul(b.negate(mask), _boolean(otherwise))
-
-
-@operator(aten.masked_fill.Scalar)
-def masked_fill_scalar(b: Builder, self: View, mask: View, value: Number) -> View:
-    return filled(b, mask, value, self)
-
-
-@operator(aten.masked_fill.Tensor)
-def masked_fill(b: Builder, self: View, mask: View, value: View) -> View:
-    """The result has the dtype of ``self``, to which ``value`` is cast."""
-    return choose(b, mask, cast(b, value, b.dtype_of("value"), b.dtype_of("self")), self)
 
 
 # ------------------------------------------------------------------------------------------------ casts

@@ -108,7 +108,7 @@ def slice_tensor(b: Builder, self: View, dim: int, start: Number | None, end: Nu
     last = bound(size, size if end is None else end)
     if step == 1:
         length = _difference(last, first)
-        return _empty(b, self, dim) if length == 0 else b.narrow(self, dim, first, length)
+        return empty_along(b, self, dim) if length == 0 else b.narrow(self, dim, first, length)
     if not all(isinstance(n, int) for n in (size, first, last, step)):
         from verifycompile.rewrites.parts.rank_places import every_step_from  # here, because few programs slice so
 
@@ -118,7 +118,7 @@ def slice_tensor(b: Builder, self: View, dim: int, start: Number | None, end: Nu
     assert isinstance(step, int)
     length = max(0, -(-(last - first) // step))
     if length == 0:
-        return _empty(b, self, dim)
+        return empty_along(b, self, dim)
     if isinstance(size, int) and size % step == 0 and first < step and length == size // step:
         position = b.dim(self, dim)
         rows = relabel.split_dim(self, position, length, step)
@@ -126,27 +126,7 @@ def slice_tensor(b: Builder, self: View, dim: int, start: Number | None, end: Nu
     return b.along(SLICE, (first, step), self, dim, length)
 
 
-@operator(aten.slice_copy.Tensor)
-def slice_copy(b: Builder, self: View, dim: int, start: Number | None, end: Number | None, step: Number) -> View:
-    """A slice as a window, whether or not digits spell it: so that all slices of a dimension are of one form."""
-    position = b.dim(self, dim)
-    size = self.shape[position]
-    first, last = bound(size, 0 if start is None else start), bound(size, size if end is None else end)
-    if step != 1 or not isinstance(size, int) or not isinstance(first, int) or not isinstance(last, int):
-        return slice_tensor(b, self, dim, start, end, step)
-    if last <= first:
-        return _empty(b, self, dim)
-    if b.pool.piecewise is not None:
-        return b.pool.piecewise.narrowed(b.pool, self, position, first, last - first)
-    part = b.part(self, position, first, last - first)
-    if part is not None:
-        return part
-    from verifycompile.ir.window_moves import window  # here, because few programs have windows
-
-    return window(b.pool, self, position, first, last - first)
-
-
-def _empty(b: Builder, view: View, dim: int) -> View:
+def empty_along(b: Builder, view: View, dim: int) -> View:
     """A tensor without elements: nothing along ``dim``."""
     position = b.dim(view, dim) - b.lead
     return b.full(0, [0 if d == position else size for d, size in enumerate(b.shape(view))])

@@ -17,7 +17,8 @@ from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.operators import known_places
 from verifycompile.rewrites.operators.bounds import require_within
 from verifycompile.rewrites.operators.distinct import is_distinct
-from verifycompile.rewrites.operators.elementwise import cast, filled, require_exact
+from verifycompile.rewrites.operators.elementwise import cast, require_exact
+from verifycompile.rewrites.operators.filling import filled
 from verifycompile.rewrites.operators.indexing import one_hot
 from verifycompile.rewrites.operators.scalar_rows import scalars_as_rows
 from verifycompile.rewrites.parts.rank_places import placed_by_coordinate

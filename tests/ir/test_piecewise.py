@@ -14,9 +14,9 @@ from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, product_lemma
 from verifycompile.rewrites.operators.constant_matrix import window
 from verifycompile.rewrites.operators.elementwise import FUNCTIONS
-from verifycompile.rewrites.operators.layout import slice_copy
 from verifycompile.rewrites.operators.ordering import roll
 from verifycompile.rewrites.operators.padding import constant_pad_nd
+from verifycompile.rewrites.operators.windows import slice_copy
 from verifycompile.rewrites.parts.piecewise import Piecewise
 
 

@@ -14,7 +14,7 @@ from tests.ir.views import Leaves, leaf
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.operators.constant_matrix import window
-from verifycompile.rewrites.operators.layout import slice_copy
+from verifycompile.rewrites.operators.windows import slice_copy
 from verifycompile.rewrites.parts.sliding_matrix import LINE, REACH, WINDOWS, Matrix
 
 
