@@ -30,11 +30,11 @@ from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
-from verifycompile.torch_interface.collective_tracing import trace_collectives_where
-from verifycompile.torch_interface.dynamo import frame_under_compilation
-from verifycompile.torch_interface.dynamo_backend import chosen_backend, unwrapped
+from verifycompile.torch_interface.data_parallel.root_hooks import trace_root_hooks_where
+from verifycompile.torch_interface.dynamo.backend import chosen_backend, unwrapped
+from verifycompile.torch_interface.dynamo.collective_tracing import trace_collectives_where
+from verifycompile.torch_interface.dynamo.frames import frame_under_compilation
 from verifycompile.torch_interface.errors import as_compile_error
-from verifycompile.torch_interface.root_hooks import trace_root_hooks_where
 
 
 def verify_first(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

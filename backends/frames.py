@@ -15,8 +15,8 @@ from verifycompile.diagnostics.describe import plural
 from verifycompile.diagnostics.render_concise import tag
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.source_text import display_path
-from verifycompile.torch_interface.dynamo import Frame
-from verifycompile.torch_interface.eager_frames import EagerFrame
+from verifycompile.torch_interface.dynamo.eager_frames import EagerFrame
+from verifycompile.torch_interface.dynamo.frames import Frame
 
 _INSTALLED = f"{os.sep}site-packages{os.sep}"
 NOT_CHECKED = "not checked"

@@ -13,7 +13,7 @@ from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.severity import Severity
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.program import SourceLocation
-from verifycompile.torch_interface.dynamo import Frame
+from verifycompile.torch_interface.dynamo.frames import Frame
 
 if TYPE_CHECKING:
     from verifycompile.agreement.held_again import Disagreement, HeldAlike

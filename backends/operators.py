@@ -8,7 +8,7 @@ from typing import Any
 from verifycompile.backends.autoload import COVERAGE_VARIABLE, FOLDER_VARIABLE
 from verifycompile.backends.reports import keep_line
 from verifycompile.program import Program
-from verifycompile.torch_interface.source import location_of
+from verifycompile.torch_interface.source_lines.source import location_of
 
 
 def lists_operators() -> bool:

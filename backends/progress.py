@@ -19,7 +19,7 @@ import torch.fx
 
 from verifycompile import bounds
 from verifycompile.backends.reports import rank_of_job
-from verifycompile.torch_interface.source import module_of
+from verifycompile.torch_interface.source_lines.source import module_of
 
 _AFTER = 2.0
 _INTERVAL = 0.2

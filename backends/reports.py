@@ -16,7 +16,7 @@ from verifycompile.backends.autoload import COMMAND_VARIABLE, FOLDER_VARIABLE
 from verifycompile.diagnostics.render_concise import render_finding
 from verifycompile.diagnostics.report import Report
 from verifycompile.errors import UsageError
-from verifycompile.torch_interface.dynamo_backend import compile_id, record_artifact
+from verifycompile.torch_interface.dynamo.backend import compile_id, record_artifact
 
 
 class VerificationWarning(UserWarning):

@@ -19,12 +19,12 @@ from verifycompile.diagnostics.severity import Severity
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.errors import UsageError
 from verifycompile.program import OutputKind, Program, SourceLocation
-from verifycompile.torch_interface.dynamo import frame_under_compilation
-from verifycompile.torch_interface.eager_frames import EagerFrame, Watch, watch_eager_frames
+from verifycompile.torch_interface.dynamo.eager_frames import EagerFrame, Watch, watch_eager_frames
+from verifycompile.torch_interface.dynamo.frames import frame_under_compilation
+from verifycompile.torch_interface.dynamo.handed_over import HandedOver, handed_over
+from verifycompile.torch_interface.dynamo.whole_program import is_whole_program
 from verifycompile.torch_interface.errors import RefinementError
-from verifycompile.torch_interface.handed_over import HandedOver, handed_over
-from verifycompile.torch_interface.numbers_read import watch_numbers_of_partial_dtensors
-from verifycompile.torch_interface.whole_program import is_whole_program
+from verifycompile.torch_interface.ranks.numbers_read import watch_numbers_of_partial_dtensors
 
 
 def refuse_unverified_runs(

@@ -29,46 +29,49 @@ from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import Program
-from verifycompile.torch_interface.argument_guards import verify_again_where_arguments_change
-from verifycompile.torch_interface.buckets import give_whole_graphs_to, in_buckets
-from verifycompile.torch_interface.collective_tracing import trace_collectives_where
-from verifycompile.torch_interface.dynamo import Frame, frame_under_compilation
-from verifycompile.torch_interface.dynamo_backend import (
+from verifycompile.torch_interface.communication.in_flight import without_marks
+from verifycompile.torch_interface.communication.under_way import waiting_within_autograd, within_autograd
+from verifycompile.torch_interface.data_parallel.buckets import give_whole_graphs_to, in_buckets
+from verifycompile.torch_interface.data_parallel.outer import FIRST_FSDP, outer_of, runs_in_first_fsdp
+from verifycompile.torch_interface.data_parallel.root_hooks import trace_root_hooks_where
+from verifycompile.torch_interface.dtensor.sharding_decisions import sharding_decided_once
+from verifycompile.torch_interface.dynamo.backend import (
     Backend,
     backend_of,
     chosen_backend,
     options_of,
     unwrapped,
 )
-from verifycompile.torch_interface.eager_frames import accept
-from verifycompile.torch_interface.errors import as_compile_error
-from verifycompile.torch_interface.frame_guards import verify_again_unless
-from verifycompile.torch_interface.hook_guards import backward_hooks_around, verify_again_where_hooks_change
-from verifycompile.torch_interface.in_flight import without_marks
-from verifycompile.torch_interface.job_store import job_store
-from verifycompile.torch_interface.layout_guards import verify_again_where_layouts_change
-from verifycompile.torch_interface.messages import send_copies
-from verifycompile.torch_interface.outer import FIRST_FSDP, outer_of, runs_in_first_fsdp
-from verifycompile.torch_interface.own_compilation import compile_directly
-from verifycompile.torch_interface.parallelism import has_parallelism
-from verifycompile.torch_interface.returned import (
+from verifycompile.torch_interface.dynamo.collective_tracing import trace_collectives_where
+from verifycompile.torch_interface.dynamo.eager_frames import accept
+from verifycompile.torch_interface.dynamo.frames import Frame, frame_under_compilation
+from verifycompile.torch_interface.dynamo.own_compilation import compile_directly
+from verifycompile.torch_interface.dynamo.returned import (
     ReturnedLayout,
     keeping_layouts,
     ranks_before,
     returned_layout,
     telling,
 )
-from verifycompile.torch_interface.root_hooks import trace_root_hooks_where
-from verifycompile.torch_interface.saved_tensors import hook_on_saved_tensors, verify_again_where_saving_changes
-from verifycompile.torch_interface.shapes import keep_guards
-from verifycompile.torch_interface.sharding_decisions import sharding_decided_once
-from verifycompile.torch_interface.under_way import waiting_within_autograd, within_autograd
-from verifycompile.torch_interface.whole_program import (
+from verifycompile.torch_interface.dynamo.whole_program import (
     hooks_around_program,
     is_whole_program,
     verify_again_where_hooks_come,
 )
-from verifycompile.torch_interface.wrapper_guards import verify_again_where_wrappers_change
+from verifycompile.torch_interface.errors import as_compile_error
+from verifycompile.torch_interface.guards.argument_guards import verify_again_where_arguments_change
+from verifycompile.torch_interface.guards.frame_guards import verify_again_unless
+from verifycompile.torch_interface.guards.hook_guards import backward_hooks_around, verify_again_where_hooks_change
+from verifycompile.torch_interface.guards.layout_guards import verify_again_where_layouts_change
+from verifycompile.torch_interface.guards.wrapper_guards import verify_again_where_wrappers_change
+from verifycompile.torch_interface.operators.shapes import keep_guards
+from verifycompile.torch_interface.rank_threads.messages import send_copies
+from verifycompile.torch_interface.ranks.job_store import job_store
+from verifycompile.torch_interface.ranks.parallelism import has_parallelism
+from verifycompile.torch_interface.training_step.saved_tensors import (
+    hook_on_saved_tensors,
+    verify_again_where_saving_changes,
+)
 
 if TYPE_CHECKING:
     from verifycompile.agreement.held_again import HeldAlike
@@ -179,8 +182,8 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
     # Here, and not above: a job under the flag compiles plain models too, for which none of this is imported.
     from verifycompile.agreement.held_again import HeldAlike, held_by_program
     from verifycompile.agreement.together import ranks_together, verify_together
-    from verifycompile.capture.constructions import verify_again_where_constructions_differ
-    from verifycompile.capture.spec import READ
+    from verifycompile.capture.numbers.constructions import verify_again_where_constructions_differ
+    from verifycompile.capture.single_device.spec import READ
     from verifycompile.frontends.frame import CompiledFrame
 
     with CompiledFrame(gm, example_inputs).captured(options) as captured:

@@ -28,8 +28,8 @@ from tests.comparison.programs import Model, on_ranks, tensor_parallel
 from tests.support import fake_mesh_world
 from verifycompile.comparison.judge import Judged
 from verifycompile.comparison.report import CompareReport
-from verifycompile.torch_interface.mesh import RootMesh
-from verifycompile.torch_interface.ranks_in_threads import RanksInThreads
+from verifycompile.torch_interface.rank_threads.ranks_in_threads import RanksInThreads
+from verifycompile.torch_interface.ranks.mesh import RootMesh
 
 FIXED = (("rtol 1e-5", 1e-5), ("rtol 1e-3", 1e-3), ("rtol 1e-2", 1e-2), ("rtol 1e-1", 1e-1))
 """Of the norm of the difference, relative to the spec's."""

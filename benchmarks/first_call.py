@@ -120,7 +120,7 @@ def _example(is_dynamic: bool) -> tuple[Any, Any, dict[str, Any]]:
     import torch
 
     from examples import tensor_parallel_transformer as example
-    from verifycompile.torch_interface.shapes import mark_dynamic
+    from verifycompile.torch_interface.operators.shapes import mark_dynamic
 
     model = example.parallelize(example.transformer(), _mesh(), bug=False)
     arguments = {name: torch.zeros(4, 16, dtype=torch.int64) for name in ("tokens", "labels")}

@@ -15,7 +15,7 @@ import inspect
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
-from verifycompile.torch_interface.schema import Argument, arguments_of
+from verifycompile.torch_interface.operators.schema import Argument, arguments_of
 
 NEUTRAL_ARGUMENTS = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking"})
 """Arguments that say where or how a tensor is stored, never what it holds."""

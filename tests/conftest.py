@@ -25,7 +25,7 @@ from verifycompile.ir.term import TermPool, View
 from verifycompile.ir.validate import validate
 from verifycompile.lowering.lower import Lowering
 from verifycompile.rewrites import families
-from verifycompile.torch_interface.observation import forget_reads
+from verifycompile.torch_interface.ranks.observation import forget_reads
 
 families.load()
 

@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from verifycompile.torch_interface.fake_groups import fake_process_group
+from verifycompile.torch_interface.ranks.fake_groups import fake_process_group
 
 
 @contextlib.contextmanager

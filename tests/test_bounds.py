@@ -15,7 +15,7 @@ import torch
 from verifycompile import bounds
 from verifycompile.bounds import GRACE, LimitReachedError, Limits, RanOut, Stage
 from verifycompile.process_memory import peak_memory, resident_memory
-from verifycompile.torch_interface import elements
+from verifycompile.torch_interface.operators import elements
 
 MUCH = 1 << 40
 TOLERANCE = GRACE + 3.0

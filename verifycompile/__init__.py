@@ -64,10 +64,10 @@ def observe() -> None:
     if not installed.startswith(f"{TORCH_RELEASE}."):
         text = f"verifycompile works with torch {TORCH_RELEASE}, and torch {installed} is installed"
         raise ImportError(f"{text}: pip install torch=={TORCH_RELEASE}.*")
-    importlib.import_module("verifycompile.torch_interface.observed_readers").activate()
-    importlib.import_module("verifycompile.torch_interface.constructed").record_constructions()
-    importlib.import_module("verifycompile.torch_interface.plan_lines").record_plans()
-    importlib.import_module("verifycompile.torch_interface.traced_lines").keep_lines()
+    importlib.import_module("verifycompile.torch_interface.ranks.observed_readers").activate()
+    importlib.import_module("verifycompile.torch_interface.ranks.constructed").record_constructions()
+    importlib.import_module("verifycompile.torch_interface.source_lines.plan_lines").record_plans()
+    importlib.import_module("verifycompile.torch_interface.source_lines.traced_lines").keep_lines()
 
 
 def _is_torch_imported() -> bool:

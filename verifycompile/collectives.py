@@ -2,8 +2,9 @@
 
 A collective is a row of ``COLLECTIVES``: a function of a carrier, which can join, cut and reduce values, of the value
 that each rank of the group passes, and of the arguments of each rank by their names in torch's schema. Graphs
-(``capture/merged_collectives.py``) and tensors (``witness/collectives.py``) are carriers. Values that are stacked over
-a mesh are none: for them the degree is a size, and a collective a relabelling (``rewrites/operators/collective.py``).
+(``capture/ranks/merged_collectives.py``) and tensors (``witness/collectives.py``) are carriers. Values that are
+stacked over a mesh are none: for them the degree is a size, and a collective a relabelling
+(``rewrites/operators/collective.py``).
 """
 
 from __future__ import annotations

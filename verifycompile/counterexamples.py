@@ -14,8 +14,8 @@ from verifycompile.diagnostics.finding import Counterexample, Sparse
 from verifycompile.program import Mesh, Program
 from verifycompile.reduction.recorded import dimensions_of
 from verifycompile.reproduction import NoScriptError, reproduction_script
-from verifycompile.torch_interface.elements import real_tensors
 from verifycompile.torch_interface.logs import without_logged_failures
+from verifycompile.torch_interface.operators.elements import real_tensors
 from verifycompile.witness import Witness
 
 _WRITTEN_OUT = 16

@@ -13,8 +13,8 @@ from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.program import Blocker, Program
 from verifycompile.refinement.mismatch import Mismatch
 from verifycompile.rewrites.registry import EXHAUSTED
-from verifycompile.torch_interface.model_lines import model_location_of
-from verifycompile.torch_interface.source import at_line, lines_of
+from verifycompile.torch_interface.source_lines.model_lines import model_location_of
+from verifycompile.torch_interface.source_lines.source import at_line, lines_of
 
 
 def finding_of_mismatch(mismatch: Mismatch, spec: Program) -> Finding:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from verifycompile import bounds
 from verifycompile.bounds import RanOut
-from verifycompile.capture.all_ranks import EACH_UP_TO
-from verifycompile.capture.at_rank import at_rank
-from verifycompile.capture.held_numbers import with_held_numbers
-from verifycompile.capture.merged_collectives import UnmergeableError
-from verifycompile.capture.rank_schedule import OrderError
+from verifycompile.capture.numbers.held_numbers import with_held_numbers
+from verifycompile.capture.ranks.all_ranks import EACH_UP_TO
+from verifycompile.capture.ranks.at_rank import at_rank
+from verifycompile.capture.ranks.merged_collectives import UnmergeableError
+from verifycompile.capture.ranks.rank_schedule import OrderError
 from verifycompile.captured_notes import BareDoubt
 from verifycompile.diagnostics.codes import OWN_PART_CODES
 from verifycompile.diagnostics.finding import Finding
@@ -25,7 +25,7 @@ from verifycompile.rank_programs import as_one_device, proves_cut_alike, report_
 from verifycompile.refutation import Repairs
 from verifycompile.rewrites.registry import DRAWS
 from verifycompile.strategies import Strategy, answer, is_unproved
-from verifycompile.torch_interface.mesh import place_at
+from verifycompile.torch_interface.ranks.mesh import place_at
 from verifycompile.two_programs import proves, verify_programs
 from verifycompile.within_limits import within_limits
 

@@ -20,7 +20,7 @@ from verifycompile.question import Provenance
 
 if TYPE_CHECKING:
     from verifycompile.captured_notes import OwnCapture, RanBeside
-    from verifycompile.torch_interface.observation import Read
+    from verifycompile.torch_interface.ranks.observation import Read
 
 Size = int | sympy.Expr
 """A tensor dimension: a Python int, or a sympy expression of the program's free size symbols."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from torch.distributed.tensor.placement_types import Placement
 
-from verifycompile.capture.merged_ranks import ON_RANK, MergedRanks, assemble
+from verifycompile.capture.ranks.merged_ranks import ON_RANK, MergedRanks, assemble
 from verifycompile.counterexamples import ranks_of
 from verifycompile.diagnostics.finding import Counterexample
 from verifycompile.diagnostics.report import Report

@@ -13,8 +13,8 @@ from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.options import Options
 from verifycompile.program import Program, SourceLocation
 from verifycompile.question import Provenance
-from verifycompile.torch_interface.acting_rank import is_pretended
-from verifycompile.torch_interface.observation import Read, ReadKind, listed_places, reads
+from verifycompile.torch_interface.ranks.acting_rank import is_pretended
+from verifycompile.torch_interface.ranks.observation import Read, ReadKind, listed_places, reads
 
 _ASKED = (
     "the program asked for its rank: {}. This process alone stands for all ranks, whose models may hold other numbers. "

@@ -13,15 +13,15 @@ from torch.distributed.tensor.placement_types import Partial, Placement, Replica
 
 from verifycompile.bounds import RanOut
 from verifycompile.capture.in_parts import in_parts
-from verifycompile.capture.merged_collectives import UnmergeableError
-from verifycompile.capture.merged_ranks import (
+from verifycompile.capture.ranks.merged_collectives import UnmergeableError
+from verifycompile.capture.ranks.merged_ranks import (
     ON_RANK,
     MergedRanks,
     assemble,
     merge_ranks,
     with_outputs,
 )
-from verifycompile.capture.rank_schedule import OrderError
+from verifycompile.capture.ranks.rank_schedule import OrderError
 from verifycompile.cause import right_record
 from verifycompile.cause.rank_graphs import RankGraphs
 from verifycompile.diagnostics.finding import Finding, Label
@@ -39,9 +39,9 @@ from verifycompile.refinement.dtensor_shards import misread_shards
 from verifycompile.refinement.placement import describe
 from verifycompile.refutation import Repairs
 from verifycompile.strategies import answer
-from verifycompile.torch_interface.elements import real_tensors
-from verifycompile.torch_interface.source import location_of
-from verifycompile.torch_interface.value_names import operator_of, value_name
+from verifycompile.torch_interface.operators.elements import real_tensors
+from verifycompile.torch_interface.source_lines.source import location_of
+from verifycompile.torch_interface.source_lines.value_names import operator_of, value_name
 from verifycompile.two_programs import OF_PAIRS, Pair, proves, verify_programs
 from verifycompile.witness import EvaluationError
 from verifycompile.witness.layout import reduce, sums_equal_parts

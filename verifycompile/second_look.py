@@ -17,7 +17,7 @@ from verifycompile.diagnostics.severity import Severity
 from verifycompile.program import Program
 from verifycompile.reduction.search import described_sizes, evaluable
 from verifycompile.refinement.check import check_refinement
-from verifycompile.torch_interface.threads import one_thread
+from verifycompile.torch_interface.rank_threads.operator_threads import one_thread
 from verifycompile.witness import Agreement, EvaluationError, OutputComparison, compare_outputs
 from verifycompile.witness.cost import calls, elements, most_elements
 from verifycompile.witness.few_kinds import KINDS, kinds_of_ranks

@@ -13,8 +13,8 @@ from torch._ops import OpOverload
 
 from verifycompile import bounds
 from verifycompile.bounds import RanOut
+from verifycompile.capture.data_parallel.own_losses import Multiplied, with_multiplied_sums, with_own_losses
 from verifycompile.capture.in_parts import cuts_unevenly, in_parts, joins_and_cuts
-from verifycompile.capture.own_losses import Multiplied, with_multiplied_sums, with_own_losses
 from verifycompile.cause import (
     Cause,
     with_styles,

@@ -13,7 +13,7 @@ from verifycompile.ir.size import Size, exact_quotient, product, quotient
 from verifycompile.ir.term import Digit, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, Group, UnsupportedError, operator
-from verifycompile.torch_interface.placements import TRUTH_REDUCTIONS
+from verifycompile.torch_interface.dtensor.placements import TRUTH_REDUCTIONS
 
 c10d = torch.ops._c10d_functional
 dtensor = torch.ops._dtensor

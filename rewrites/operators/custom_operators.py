@@ -21,7 +21,7 @@ from verifycompile.rewrites.operators.grouped import grouped_outer_product, grou
 from verifycompile.rewrites.rows.row_layout import transpose
 from verifycompile.rewrites.rows.row_values import Counts, Ragged
 from verifycompile.rewrites.rows.sorted_rows import grouped_product_of_rows
-from verifycompile.torch_interface.custom import is_custom, run_custom
+from verifycompile.torch_interface.operators.custom import is_custom, run_custom
 
 Tensors = tuple[torch.Tensor, ...]
 Views = tuple[View, ...]

@@ -22,7 +22,7 @@ from verifycompile.rewrites.registry import (
     operator,
     with_arguments,
 )
-from verifycompile.torch_interface.schema import names_of
+from verifycompile.torch_interface.operators.schema import names_of
 
 aten = torch.ops.aten
 

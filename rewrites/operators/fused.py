@@ -8,7 +8,7 @@ from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.operators.elementwise import FUNCTIONS, require_exact, require_real
 from verifycompile.rewrites.registry import operator
-from verifycompile.torch_interface.prims import FUSED_MULTIPLY_ADD
+from verifycompile.torch_interface.operators.prims import FUSED_MULTIPLY_ADD
 
 aten = torch.ops.aten
 

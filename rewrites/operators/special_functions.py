@@ -13,7 +13,7 @@ from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.operators.elementwise import require_real
 from verifycompile.rewrites.registry import UNSUPPORTED, Handler, UnsupportedError, operator, with_arguments
-from verifycompile.torch_interface.schema import names_of
+from verifycompile.torch_interface.operators.schema import names_of
 
 aten = torch.ops.aten
 

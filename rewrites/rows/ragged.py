@@ -31,7 +31,7 @@ from verifycompile.rewrites.registry import (
 )
 from verifycompile.rewrites.rows.row_values import Counts, Filled, Ragged
 from verifycompile.rewrites.rows.rows import parts_of_table, require
-from verifycompile.torch_interface.operators import is_pointwise
+from verifycompile.torch_interface.operators.calls import is_pointwise
 
 aten, c10d = torch.ops.aten, torch.ops._c10d_functional
 

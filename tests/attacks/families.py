@@ -33,16 +33,16 @@ from tests.attacks.lockstep import DeadlockError, run_ranks
 from tests.attacks.parallel import members
 from tests.oracle import _layout_error
 from verifycompile import Verdict
-from verifycompile.capture.captured_graphs import CapturedGraphs
 from verifycompile.capture.in_parts import in_parts
-from verifycompile.capture.merged_collectives import UnmergeableError
-from verifycompile.capture.rank_schedule import OrderError
+from verifycompile.capture.ranks.captured_graphs import CapturedGraphs
+from verifycompile.capture.ranks.merged_collectives import UnmergeableError
+from verifycompile.capture.ranks.rank_schedule import OrderError
 from verifycompile.cause.draft import Draft
 from verifycompile.program import Program
 from verifycompile.rank_programs import as_one_device
 from verifycompile.refinement.check import check_refinement
 from verifycompile.refinement.dtensor_shards import misread_shards
-from verifycompile.torch_interface.in_place_collectives import ranks_of
+from verifycompile.torch_interface.communication.in_place_collectives import ranks_of
 
 aten = torch.ops.aten
 c10d = torch.ops._c10d_functional

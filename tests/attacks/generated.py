@@ -27,7 +27,7 @@ from tests.attacks.parallel import OPERATORS, PER_RANK, SIZE, Edit, Layout, Rank
 from tests.oracle import _layout_error
 from tests.support import fake_mesh_world
 from verifycompile import Report, UsageError, Verdict
-from verifycompile.capture.captured_graphs import CapturedGraphs
+from verifycompile.capture.ranks.captured_graphs import CapturedGraphs
 from verifycompile.frontends.graphs import Graphs
 
 TOLERANCE = 1e-9

@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel import PrepareModuleInput, parallelize_mo
 
 from tests.support import fake_mesh_world
 from verifycompile import RefinementError, Verdict
-from verifycompile.torch_interface.root_hooks import lays_out
+from verifycompile.torch_interface.data_parallel.root_hooks import lays_out
 
 Change = Callable[[Any], Any]
 

@@ -26,7 +26,7 @@ from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.frontends.model import verify
 from verifycompile.options import Options
 from verifycompile.program import OutputKind, Program, Role
-from verifycompile.torch_interface.parallelism import has_parallelism
+from verifycompile.torch_interface.ranks.parallelism import has_parallelism
 
 TENSORS = (Role.INPUT, Role.PARAMETER, Role.BUFFER)
 R = Replicate()

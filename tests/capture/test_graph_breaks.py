@@ -20,8 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tests.support import fake_mesh_world
 from verifycompile import RefinementError, UsageError, Verdict, verify
-from verifycompile.capture.spec import BROKEN
-from verifycompile.torch_interface import handed_over
+from verifycompile.capture.single_device.spec import BROKEN
+from verifycompile.torch_interface.dynamo import handed_over
 
 # Dynamo looks at the gradient of what the graph before returned.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")

@@ -20,8 +20,8 @@ from tests.programs import mlp
 from tests.programs.data_parallel import Regression, pairs
 from tests.support import fake_mesh_world
 from verifycompile import Report, Verdict
-from verifycompile.torch_interface.outer import Outer, outer_of
-from verifycompile.torch_interface.unwrapped import without_outer_wrappers
+from verifycompile.torch_interface.data_parallel.outer import Outer, outer_of
+from verifycompile.torch_interface.data_parallel.unwrapped import without_outer_wrappers
 
 BATCH = {"x": (Shard(0),), "y": (Shard(0),)}
 

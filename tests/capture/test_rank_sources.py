@@ -18,7 +18,7 @@ from tests.support import fake_world
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.frontends.model import verify
-from verifycompile.torch_interface.observed_readers import wrap_devices
+from verifycompile.torch_interface.ranks.observed_readers import wrap_devices
 
 WORLD = 2
 

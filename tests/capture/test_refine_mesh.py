@@ -6,7 +6,7 @@ import pytest
 
 from verifycompile.capture.refine_mesh import refine
 from verifycompile.program import Mesh, MeshAxis
-from verifycompile.torch_interface.mesh import axes_of_line
+from verifycompile.torch_interface.ranks.mesh import axes_of_line
 
 WORLD = Mesh((MeshAxis("world", 8),), tuple(range(8)))
 GRID = Mesh((MeshAxis("dp", 2), MeshAxis("tp", 4)), tuple(range(8)))

@@ -27,7 +27,7 @@ from tests.support import fake_mesh_world
 from verifycompile import UsageError, Verdict, verify
 from verifycompile.diagnostics.report import Report
 from verifycompile.question import Provenance
-from verifycompile.torch_interface import constructed
+from verifycompile.torch_interface.ranks import constructed
 
 DEGREE = 2
 HEADS = 4

@@ -14,7 +14,8 @@ from torch.distributed.tensor.placement_types import Partial, Replicate, Shard
 
 import verifycompile
 from tests.support import fake_mesh_world
-from verifycompile.cause import failures, kinds
+from verifycompile.cause import failures
+from verifycompile.cause.moves import kinds
 
 R, S0 = Replicate(), Shard(0)
 

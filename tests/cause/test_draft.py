@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 import torch.fx
 
-from verifycompile.cause.move import Move, fixed
+from verifycompile.cause.moves.move import Move, fixed
 from verifycompile.cause.subject import OneGraph
 from verifycompile.program import OutputKind, Program, ProgramInput, ProgramOutput, Role
-from verifycompile.torch_interface.graph_modules import module_of
+from verifycompile.torch_interface.dynamo.graph_modules import module_of
 
 aten = torch.ops.aten
 

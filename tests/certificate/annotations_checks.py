@@ -18,8 +18,8 @@ from verifycompile.certificate import annotations
 from verifycompile.certificate.annotations import AnnotationError, check_annotations
 from verifycompile.certificate.storage import Block, StoredModule, StoredObject, UnregisteredOperator
 from verifycompile.program import Mesh, MeshAxis, Program
-from verifycompile.torch_interface.derivation import Derivation
-from verifycompile.torch_interface.expressions import recorded_number, recorded_tensor
+from verifycompile.torch_interface.operators.derivation import Derivation
+from verifycompile.torch_interface.operators.expressions import recorded_number, recorded_tensor
 
 aten = torch.ops.aten
 FEW = 1

@@ -19,7 +19,7 @@ from verifycompile.certificate.statement import Statement, StatementError, state
 from verifycompile.certificate.storage import StoredModule
 from verifycompile.program import Mesh, MeshAxis, OutputKind, Program, ProgramInput, ProgramOutput, Role
 from verifycompile.question import Provenance
-from verifycompile.torch_interface.expressions import recorded_number, recorded_tensor
+from verifycompile.torch_interface.operators.expressions import recorded_number, recorded_tensor
 
 S, K = sympy.symbols("s k", integer=True, positive=True)
 RANK = sympy.Symbol("rank", integer=True, nonnegative=True)

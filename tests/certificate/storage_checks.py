@@ -27,7 +27,7 @@ from verifycompile.certificate.writing import (
     target_to_text,
     value_to_data,
 )
-from verifycompile.torch_interface.written_expressions import expression_to_data
+from verifycompile.torch_interface.operators.written_expressions import expression_to_data
 
 Data = dict[str, Any]
 

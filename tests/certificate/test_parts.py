@@ -28,7 +28,7 @@ from verifycompile.certificate.parts import Side
 from verifycompile.certificate.storage import Block
 from verifycompile.frontends.graphs import verify_graphs
 from verifycompile.lowering.lower import Lowering
-from verifycompile.torch_interface.derivation import Derivation
+from verifycompile.torch_interface.operators.derivation import Derivation
 
 LAYERS = 5
 RANKS = 2

@@ -21,7 +21,7 @@ SEARCHES_AND_SHOWS = (
     "verifycompile/refinement/own_part.py", "verifycompile/refinement/parts.py", "verifycompile/refinement/proof.py",
     "verifycompile/refinement/reading.py", "verifycompile/refinement/relations.py",
     "verifycompile/refinement/repetition.py", "verifycompile/verification.py", "verifycompile/rank_verification.py",
-    "verifycompile/torch_interface/observation.py", "verifycompile/torch_interface/source.py",
+    "verifycompile/torch_interface/ranks/observation.py", "verifycompile/torch_interface/source_lines/source.py",
 )  # fmt: skip
 
 _TOLERANCE = 0.05

@@ -14,8 +14,8 @@ from verifycompile.lowering import unfolding
 from verifycompile.lowering.unfolding import UNFOLDED
 from verifycompile.refinement.placement import same_value
 from verifycompile.rewrites.builder import UNKNOWN
-from verifycompile.torch_interface import decompositions
-from verifycompile.torch_interface.decompositions import Decomposition
+from verifycompile.torch_interface.operators import decompositions
+from verifycompile.torch_interface.operators.decompositions import Decomposition
 
 aten = torch.ops.aten
 REFUSED = "operator `{}` has no declaration, and torch's decomposition of it is refused: "

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from tests.operators.call import REFERENCES
 from tests.operators.samples import add, real, refuse
-from verifycompile.torch_interface.operators import by_name
+from verifycompile.torch_interface.operators.calls import by_name
 
 aten = torch.ops.aten
 Tensor = torch.Tensor

@@ -14,7 +14,7 @@ from verifycompile.lowering import lower
 from verifycompile.refinement.placement import same_value
 from verifycompile.rewrites import families
 from verifycompile.rewrites.registry import declaration_of, declarations
-from verifycompile.torch_interface.decompositions import has_decomposition
+from verifycompile.torch_interface.operators.decompositions import has_decomposition
 
 families.load()
 

@@ -16,7 +16,7 @@ from verifycompile.rewrites.builder import Builder, Call
 from verifycompile.rewrites.registry import Group, UnsupportedError
 from verifycompile.rewrites.rows.ragged import call_ragged, ragged_declarations
 from verifycompile.rewrites.rows.row_values import Counts, Filled, Ragged
-from verifycompile.torch_interface.schema import names_of
+from verifycompile.torch_interface.operators.schema import names_of
 
 aten, c10d = torch.ops.aten, torch.ops._c10d_functional
 ROWS, WIDTH = 7, 3

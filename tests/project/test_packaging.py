@@ -71,13 +71,15 @@ OBSERVED = {
     "verifycompile.backends",
     "verifycompile.backends.autoload",
     "verifycompile.torch_interface",
-    "verifycompile.torch_interface.constructed",
-    "verifycompile.torch_interface.launcher_variables",
-    "verifycompile.torch_interface.observation",
-    "verifycompile.torch_interface.observed_readers",
-    "verifycompile.torch_interface.plan_lines",
-    "verifycompile.torch_interface.traced_lines",
-    "verifycompile.torch_interface.whose_code",
+    "verifycompile.torch_interface.ranks",
+    "verifycompile.torch_interface.ranks.constructed",
+    "verifycompile.torch_interface.ranks.launcher_variables",
+    "verifycompile.torch_interface.ranks.observation",
+    "verifycompile.torch_interface.ranks.observed_readers",
+    "verifycompile.torch_interface.source_lines",
+    "verifycompile.torch_interface.source_lines.plan_lines",
+    "verifycompile.torch_interface.source_lines.traced_lines",
+    "verifycompile.torch_interface.source_lines.whose_code",
 }
 
 

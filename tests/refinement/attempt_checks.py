@@ -23,7 +23,7 @@ from verifycompile.ir.term import TermPool
 from verifycompile.program import Mesh, MeshAxis, OutputKind, Program, ProgramInput, ProgramOutput, Role
 from verifycompile.refinement import part_by_part
 from verifycompile.refinement.attempt import Attempt, ClaimError, plain_pool
-from verifycompile.torch_interface.expressions import recorded_number
+from verifycompile.torch_interface.operators.expressions import recorded_number
 
 PART, ROW = torch.zeros(2, 2), torch.zeros(2)
 SHARD, WHOLE_ON_ALL, SUM, MEAN = Shard(0), Replicate(), Partial(), Partial("avg")

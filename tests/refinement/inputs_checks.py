@@ -29,7 +29,7 @@ from verifycompile.refinement.inputs import leaf_of, relate, tensor_inputs, unre
 from verifycompile.refinement.placement import reduce_partial, shard
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.registry import UnsupportedError
-from verifycompile.torch_interface.expressions import recorded_number, recorded_tensor
+from verifycompile.torch_interface.operators.expressions import recorded_number, recorded_tensor
 
 MESH = Mesh((MeshAxis("x", 2),), (0, 1))
 WHOLE, ROWS, HALF, COMPLEX, NUMBERS, TRUTHS = (

@@ -18,7 +18,7 @@ from verifycompile.refinement.placement import describe, holds, reduce_partial, 
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.operators.reduction import reduce_extreme, reduce_product
 from verifycompile.rewrites.registry import UnsupportedError
-from verifycompile.torch_interface.placements import block_shard, partial_of
+from verifycompile.torch_interface.dtensor.placements import block_shard, partial_of
 
 
 def mesh_of(*sizes: int) -> Mesh:

@@ -21,7 +21,7 @@ from verifycompile.counterexamples import counterexample_of, with_script
 from verifycompile.diagnostics.finding import Counterexample
 from verifycompile.program import Program
 from verifycompile.reproduction import reproduction_script
-from verifycompile.torch_interface.elements import real_tensors
+from verifycompile.torch_interface.operators.elements import real_tensors
 from verifycompile.witness import find_witness
 
 TP = mesh(("tp", 2))

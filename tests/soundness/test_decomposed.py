@@ -15,7 +15,7 @@ from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.frontends.graphs import verify_graphs
 from verifycompile.rewrites.registry import declaration_of
-from verifycompile.torch_interface import decompositions
+from verifycompile.torch_interface.operators import decompositions
 
 aten = torch.ops.aten
 

@@ -10,8 +10,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from tests.support import fake_mesh_world
-from verifycompile.torch_interface.aot import JointGraph, Origin, Part, export_joint
-from verifycompile.torch_interface.dynamo import frame_of_call, trace_frame
+from verifycompile.torch_interface.dynamo.aot import JointGraph, Origin, Part, export_joint
+from verifycompile.torch_interface.dynamo.frames import frame_of_call, trace_frame
 
 
 def export(function: Callable[..., Any], *args: Any) -> JointGraph:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from verifycompile.torch_interface.autograd_nodes import (
+from verifycompile.torch_interface.training_step.autograd_nodes import (
     custom_functions_around,
     edges_out_of,
     next_number,

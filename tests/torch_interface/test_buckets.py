@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 import verifycompile
 from tests.support import fake_mesh_world
 from verifycompile.backends.verify import verify
-from verifycompile.torch_interface.dynamo_backend import unwrapped
+from verifycompile.torch_interface.dynamo.backend import unwrapped
 
 WIDTH = 600
 """One layer's weights are 1.4 MB: more than the first bucket, which holds 1 MB."""

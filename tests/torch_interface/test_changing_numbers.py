@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from verifycompile.torch_interface.changing_numbers import last_name, tracing_numbers_as_inputs
-from verifycompile.torch_interface.dynamo import frame_of_call, trace_frame
+from verifycompile.torch_interface.dynamo.changing_numbers import last_name, tracing_numbers_as_inputs
+from verifycompile.torch_interface.dynamo.frames import frame_of_call, trace_frame
 
 
 class Holder(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from verifycompile.torch_interface.closures import closed_over, values_closed_over
+from verifycompile.torch_interface.dynamo.closures import closed_over, values_closed_over
 
 
 def test_names_and_values_of_what_is_assigned():

@@ -9,8 +9,8 @@ import torch.distributed as dist
 import torch.fx
 
 from tests.support import fake_world
-from verifycompile.torch_interface.collective_tracing import trace_collectives
-from verifycompile.torch_interface.in_flight import in_flight, is_mark, landed, taken, without_marks
+from verifycompile.torch_interface.communication.in_flight import in_flight, is_mark, landed, taken, without_marks
+from verifycompile.torch_interface.dynamo.collective_tracing import trace_collectives
 
 
 def summed(x: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from tests.support import fake_mesh_world
 from tests.torch_interface.asking_scripts import CONFIG, LEFT, SETTINGS, STAYED, Row
-from verifycompile.capture.numbers import Place
+from verifycompile.capture.numbers.plain_values import Place
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch._dynamo import convert_frame
 
-from verifycompile.torch_interface import constructed
-from verifycompile.torch_interface.constructed import MISSING, Contents, recorded
+from verifycompile.torch_interface.ranks import constructed
+from verifycompile.torch_interface.ranks.constructed import MISSING, Contents, recorded
 
 
 @dataclasses.dataclass

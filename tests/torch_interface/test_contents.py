@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from verifycompile.torch_interface.contents import content_of
+from verifycompile.torch_interface.operators.contents import content_of
 
 MOST = 64
 LONG = torch.randn(2**15 + 5, generator=torch.Generator().manual_seed(0))

@@ -9,8 +9,8 @@ import sympy
 import torch
 from torch._decomp import decomposition_table
 
-from verifycompile.torch_interface import decompositions
-from verifycompile.torch_interface.decompositions import (
+from verifycompile.torch_interface.operators import decompositions
+from verifycompile.torch_interface.operators.decompositions import (
     Decomposition,
     NotDecomposedError,
     Operand,

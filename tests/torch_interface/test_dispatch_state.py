@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from verifycompile.torch_interface.dispatch_state import dispatch_as_before
+from verifycompile.torch_interface.rank_threads.dispatch_state import dispatch_as_before
 
 
 def half_done() -> None:

@@ -15,7 +15,7 @@ from torch._guards import TracingContext
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.utils.checkpoint import checkpoint
 
-from verifycompile.torch_interface.dynamo import (
+from verifycompile.torch_interface.dynamo.frames import (
     Frame,
     GraphBreakError,
     TracedFrame,

@@ -9,7 +9,7 @@ import torch
 from torch._guards import TracingContext
 
 from verifycompile.errors import UsageError
-from verifycompile.torch_interface.dynamo_backend import (
+from verifycompile.torch_interface.dynamo.backend import (
     backend_of,
     chosen_backend,
     compilation_left_as_it_is,

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from verifycompile.torch_interface import eager_frames
-from verifycompile.torch_interface.dynamo import frame_under_compilation
-from verifycompile.torch_interface.dynamo_backend import chosen_backend, unwrapped
-from verifycompile.torch_interface.eager_frames import EagerFrame, Watch, accept, watch_eager_frames
+from verifycompile.torch_interface.dynamo import eager_frames
+from verifycompile.torch_interface.dynamo.backend import chosen_backend, unwrapped
+from verifycompile.torch_interface.dynamo.eager_frames import EagerFrame, Watch, accept, watch_eager_frames
+from verifycompile.torch_interface.dynamo.frames import frame_under_compilation
 
 told: list[str] = []
 

@@ -7,7 +7,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from verifycompile.torch_interface import elements, evaluation
+from verifycompile.torch_interface.operators import elements, evaluation
 
 aten = torch.ops.aten
 

@@ -9,8 +9,8 @@ import sympy
 import torch
 from torch.utils._sympy.functions import CeilToInt, FloorDiv, Mod
 
-from verifycompile.torch_interface.expressions import expression_from_data, recorded_number, recorded_tensor
-from verifycompile.torch_interface.written_expressions import expression_to_data
+from verifycompile.torch_interface.operators.expressions import expression_from_data, recorded_number, recorded_tensor
+from verifycompile.torch_interface.operators.written_expressions import expression_to_data
 
 S = sympy.Symbol("s0", integer=True, positive=True)
 U = sympy.Symbol("u0", integer=True, nonnegative=True)

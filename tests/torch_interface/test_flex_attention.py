@@ -11,7 +11,7 @@ import torch._dynamo
 from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import checkpoint
 
-from verifycompile.torch_interface.flex_attention import has_flex_attention, with_attention_written_out
+from verifycompile.torch_interface.dynamo.flex_attention import has_flex_attention, with_attention_written_out
 
 Attention = Callable[..., Any]
 

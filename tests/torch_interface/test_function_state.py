@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from verifycompile.torch_interface.function_state import is_same_state, state_of
+from verifycompile.torch_interface.guards.function_state import is_same_state, state_of
 
 SETTINGS = types.SimpleNamespace(scale=1, inner={"scale": [1]})
 

@@ -13,7 +13,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 from torch.nn.utils import parametrizations, parametrize
 
 from tests.support import fake_mesh_world
-from verifycompile.torch_interface.globalize import Globalizer, is_of_torch_distributed
+from verifycompile.torch_interface.dtensor.globalize import Globalizer, is_of_torch_distributed
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:

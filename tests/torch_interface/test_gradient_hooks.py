@@ -8,8 +8,13 @@ import torch
 from torch import nn
 from torch.autograd.graph import get_gradient_edge
 
-from verifycompile.torch_interface.dynamo import TracedFrame, frame_of_call, trace_frame
-from verifycompile.torch_interface.gradient_hooks import GradientHook, hooked, register_hooks, registered_hooks
+from verifycompile.torch_interface.dynamo.frames import TracedFrame, frame_of_call, trace_frame
+from verifycompile.torch_interface.training_step.gradient_hooks import (
+    GradientHook,
+    hooked,
+    register_hooks,
+    registered_hooks,
+)
 
 
 def double(gradient: torch.Tensor) -> torch.Tensor:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from verifycompile.torch_interface.dynamo import TracedFrame, frame_of_call, trace_frame
-from verifycompile.torch_interface.gradient_stops import gradients_pass, stops_of, without_regions
+from verifycompile.torch_interface.dynamo.frames import TracedFrame, frame_of_call, trace_frame
+from verifycompile.torch_interface.dynamo.gradient_stops import gradients_pass, stops_of, without_regions
 
 
 class Stopping(nn.Module):

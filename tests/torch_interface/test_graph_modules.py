@@ -8,14 +8,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.support import fake_world
 from verifycompile.program import Mesh, MeshAxis
-from verifycompile.torch_interface.graph_modules import (
+from verifycompile.torch_interface.dynamo.graph_modules import (
     example_of,
     functional_graph,
     group_object,
     members_by_name,
     module_of,
 )
-from verifycompile.torch_interface.ranks import functional_collectives, has_messages, new_coordinate
+from verifycompile.torch_interface.ranks.rank_values import functional_collectives, has_messages, new_coordinate
 
 
 def test_the_code_of_a_module_is_written_when_it_is_asked_for() -> None:

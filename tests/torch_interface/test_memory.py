@@ -9,7 +9,7 @@ import torch
 from torch.distributed.tensor import DTensor, Replicate
 
 from tests.support import fake_mesh_world
-from verifycompile.torch_interface.memory import sharing
+from verifycompile.torch_interface.operators.memory import sharing
 
 X = torch.randn(4, 6)
 

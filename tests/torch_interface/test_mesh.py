@@ -7,8 +7,8 @@ import torch.distributed as dist
 
 from tests.support import fake_mesh, fake_mesh_world, fake_world
 from verifycompile.program import Mesh, MeshAxis
-from verifycompile.torch_interface.acting_rank import acting_alone
-from verifycompile.torch_interface.mesh import (
+from verifycompile.torch_interface.ranks.acting_rank import acting_alone
+from verifycompile.torch_interface.ranks.mesh import (
     RootMesh,
     axes_of_coordinate,
     axes_of_line,

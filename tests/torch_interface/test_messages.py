@@ -5,7 +5,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from verifycompile.torch_interface.messages import send_copies
+from verifycompile.torch_interface.rank_threads.messages import send_copies
 
 _operators: Any = torch.ops._c10d_functional
 

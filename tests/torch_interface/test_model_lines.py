@@ -14,15 +14,15 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.support import fake_mesh_world
-from verifycompile.torch_interface.aot import export_joint
-from verifycompile.torch_interface.dynamo import frame_of_call, trace_frame
-from verifycompile.torch_interface.model_lines import (
+from verifycompile.torch_interface.dynamo.aot import export_joint
+from verifycompile.torch_interface.dynamo.frames import frame_of_call, trace_frame
+from verifycompile.torch_interface.source_lines.model_lines import (
     helper_location_of,
     model_location_of,
     pass_over_functions_of_spec,
 )
-from verifycompile.torch_interface.traced_lines import keep_lines
-from verifycompile.torch_interface.value_names import value_name
+from verifycompile.torch_interface.source_lines.traced_lines import keep_lines
+from verifycompile.torch_interface.source_lines.value_names import value_name
 
 UTILITIES = """\
 import torch

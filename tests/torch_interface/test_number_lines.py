@@ -11,9 +11,9 @@ from torch import nn
 from torch._guards import TracingContext
 
 from verifycompile.captured_notes import RanBeside
-from verifycompile.torch_interface.constructed import record_constructions
-from verifycompile.torch_interface.number_lines import line_of_number, ran_beside
-from verifycompile.torch_interface.source import frames_of
+from verifycompile.torch_interface.ranks.constructed import record_constructions
+from verifycompile.torch_interface.source_lines.number_lines import line_of_number, ran_beside
+from verifycompile.torch_interface.source_lines.source import frames_of
 
 
 class Scaled(nn.Module):

@@ -8,8 +8,8 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 
 from tests.support import fake_mesh_world
 from verifycompile.program import SourceLocation
-from verifycompile.torch_interface import numbers_read
-from verifycompile.torch_interface.numbers_read import watch_numbers_of_partial_dtensors
+from verifycompile.torch_interface.ranks import numbers_read
+from verifycompile.torch_interface.ranks.numbers_read import watch_numbers_of_partial_dtensors
 
 handlers = DTensor._op_dispatcher._custom_op_handlers
 

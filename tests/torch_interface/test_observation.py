@@ -23,10 +23,10 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from tests.support import fake_mesh_world, fake_world
-from verifycompile.torch_interface.dynamo import frame_of_call, trace_frame
-from verifycompile.torch_interface.observation import Read, ReadKind, moment, reads, reads_of_trace
-from verifycompile.torch_interface.observed_readers import activate
-from verifycompile.torch_interface.whose_code import is_installed
+from verifycompile.torch_interface.dynamo.frames import frame_of_call, trace_frame
+from verifycompile.torch_interface.ranks.observation import Read, ReadKind, moment, reads, reads_of_trace
+from verifycompile.torch_interface.ranks.observed_readers import activate
+from verifycompile.torch_interface.source_lines.whose_code import is_installed
 
 
 @pytest.fixture(name="mesh")
@@ -267,7 +267,7 @@ def test_active_once_both_are_imported(imports: str) -> None:
     program = f"""{imports}
 import torch.distributed as dist
 dist.is_initialized()
-from verifycompile.torch_interface.observation import reads
+from verifycompile.torch_interface.ranks.observation import reads
 print([(read.reader, read.line) for read in reads()])
 """
     environment = {name: value for name, value in os.environ.items() if name != "VERIFYCOMPILE"}

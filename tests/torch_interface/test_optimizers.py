@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch._inductor import inductor_prims
 
-from verifycompile.torch_interface.attributes import lift_attributes
-from verifycompile.torch_interface.optimizers import step_of
-from verifycompile.torch_interface.prims import FUSED_MULTIPLY_ADD
+from verifycompile.torch_interface.dynamo.attributes import lift_attributes
+from verifycompile.torch_interface.operators.prims import FUSED_MULTIPLY_ADD
+from verifycompile.torch_interface.training_step.optimizers import step_of
 
 
 def test_step_of() -> None:

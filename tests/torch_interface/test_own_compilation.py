@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch._dynamo.eval_frame import _get_cache_entries_for_region
 
-from verifycompile.torch_interface.eager_frames import uncompiled
-from verifycompile.torch_interface.own_compilation import OwnCompilation
+from verifycompile.torch_interface.dynamo.eager_frames import uncompiled
+from verifycompile.torch_interface.dynamo.own_compilation import OwnCompilation
 
 
 def double(x: torch.Tensor) -> torch.Tensor:

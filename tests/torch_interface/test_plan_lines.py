@@ -19,7 +19,7 @@ from torch.distributed.tensor.parallel import (
 from torch.distributed.tensor.placement_types import Replicate, Shard
 
 from tests.support import fake_mesh_world
-from verifycompile.torch_interface.plan_lines import STYLES, line_of_style
+from verifycompile.torch_interface.source_lines.plan_lines import STYLES, line_of_style
 
 
 class Renamed(ColwiseParallel):
@@ -66,7 +66,7 @@ def test_styles_are_watched_however_they_are_imported(early: str) -> None:
     program = (
         f"import sys, torch; {early}import verifycompile; print({STYLES!r} in sys.modules); "
         "from torch.distributed.tensor.parallel import ColwiseParallel; "
-        "from verifycompile.torch_interface import plan_lines; print(ColwiseParallel.__new__ is plan_lines._made)"
+        "from verifycompile.torch_interface.source_lines import plan_lines; print(ColwiseParallel.__new__ is plan_lines._made)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(bool(early)), "True"]

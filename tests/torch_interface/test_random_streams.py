@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from verifycompile.torch_interface.random_streams import RandomStreams, seed_all
+from verifycompile.torch_interface.rank_threads.random_streams import RandomStreams, seed_all
 
 
 class Accelerator:

@@ -13,10 +13,15 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from tests.support import fake_mesh_world
 from verifycompile.program import Mesh, MeshAxis
-from verifycompile.torch_interface.aot import export_joint
-from verifycompile.torch_interface.dynamo import TracedFrame, frame_of_call, trace_frame
-from verifycompile.torch_interface.mesh import group_ranks
-from verifycompile.torch_interface.ranks import coordinate_reads, group_uses, has_rank_operators, new_coordinate
+from verifycompile.torch_interface.dynamo.aot import export_joint
+from verifycompile.torch_interface.dynamo.frames import TracedFrame, frame_of_call, trace_frame
+from verifycompile.torch_interface.ranks.mesh import group_ranks
+from verifycompile.torch_interface.ranks.rank_values import (
+    coordinate_reads,
+    group_uses,
+    has_rank_operators,
+    new_coordinate,
+)
 
 
 def both_graphs(function: Callable[..., Any], *args: Any) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:

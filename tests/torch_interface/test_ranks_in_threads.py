@@ -13,8 +13,8 @@ from torch.distributed.distributed_c10d import _get_default_group
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.support import fake_mesh_world, fake_world
-from verifycompile.torch_interface.mesh import RootMesh
-from verifycompile.torch_interface.ranks_in_threads import RanksInThreads, RanksWaitError
+from verifycompile.torch_interface.rank_threads.ranks_in_threads import RanksInThreads, RanksWaitError
+from verifycompile.torch_interface.ranks.mesh import RootMesh
 
 # torch 2.13 has other names for the collectives that most programs still call.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")

@@ -10,9 +10,9 @@ import torch.distributed._functional_collectives as functional_collectives
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from tests.support import fake_mesh_world
-from verifycompile.torch_interface.aot import export_joint
-from verifycompile.torch_interface.dynamo import frame_of_call, trace_frame
-from verifycompile.torch_interface.rearrange import collectives_rearrange_by_views, gathered, to_scatter
+from verifycompile.torch_interface.communication.rearrange import collectives_rearrange_by_views, gathered, to_scatter
+from verifycompile.torch_interface.dynamo.aot import export_joint
+from verifycompile.torch_interface.dynamo.frames import frame_of_call, trace_frame
 
 
 @pytest.mark.parametrize(("group_size", "dimension"), list(itertools.product((1, 2, 4), (1, 2))))

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import verifycompile
 from tests.support import fake_mesh_world
 from verifycompile import Verdict
-from verifycompile.torch_interface.regions import with_regions_inlined
+from verifycompile.torch_interface.dynamo.regions import with_regions_inlined
 
 
 class Block(nn.Module):

@@ -5,7 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from verifycompile.torch_interface.resized import WithoutMemory, resized_number, resized_tensor
+from verifycompile.torch_interface.operators.resized import WithoutMemory, resized_number, resized_tensor
 
 aten = torch.ops.aten
 

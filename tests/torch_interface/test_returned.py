@@ -10,8 +10,8 @@ import torch
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 
 from verifycompile.program import MeshAxis
-from verifycompile.torch_interface.dynamo import Frame, frame_under_compilation
-from verifycompile.torch_interface.returned import (
+from verifycompile.torch_interface.dynamo.frames import Frame, frame_under_compilation
+from verifycompile.torch_interface.dynamo.returned import (
     _KEPT,
     ReturnedLayout,
     is_argument_of_resumed,

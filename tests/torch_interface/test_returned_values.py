@@ -10,8 +10,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from verifycompile.torch_interface.dynamo import TracedFrame, frame_of_call, trace_frame
-from verifycompile.torch_interface.returned_values import Constant, LeftBehind, Symbol
+from verifycompile.torch_interface.dynamo.frames import TracedFrame, frame_of_call, trace_frame
+from verifycompile.torch_interface.training_step.returned_values import Constant, LeftBehind, Symbol
 
 
 def traced(function: Callable[..., Any], x: torch.Tensor) -> LeftBehind:

@@ -6,7 +6,7 @@ import torch
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-from verifycompile.torch_interface.saved_tensors import hook_on_saved_tensors
+from verifycompile.torch_interface.training_step.saved_tensors import hook_on_saved_tensors
 
 
 def doubled(value: torch.Tensor) -> torch.Tensor:

@@ -2,9 +2,9 @@ import operator
 
 import torch
 
-from verifycompile.torch_interface.operators import is_overload, is_pointwise, number_arguments
-from verifycompile.torch_interface.prims import READ_NUMBER
-from verifycompile.torch_interface.schema import Argument, arguments_of, draws_random_numbers, is_mutable
+from verifycompile.torch_interface.operators.calls import is_overload, is_pointwise, number_arguments
+from verifycompile.torch_interface.operators.prims import READ_NUMBER
+from verifycompile.torch_interface.operators.schema import Argument, arguments_of, draws_random_numbers, is_mutable
 
 aten = torch.ops.aten
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sympy
 import torch
 
-from verifycompile.torch_interface.dynamo import TracedFrame, frame_of_call, trace_frame
-from verifycompile.torch_interface.shapes import (
+from verifycompile.torch_interface.dynamo.frames import TracedFrame, frame_of_call, trace_frame
+from verifycompile.torch_interface.operators.shapes import (
     divisor_in,
     mark_dynamic,
     shape_of,

@@ -20,9 +20,9 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.node import map_arg
 
 from tests.support import fake_mesh_world
-from verifycompile.torch_interface import aot
-from verifycompile.torch_interface.dynamo import frame_of_call, trace_frame
-from verifycompile.torch_interface.sharding_decisions import sharding_decided_once
+from verifycompile.torch_interface.dtensor.sharding_decisions import sharding_decided_once
+from verifycompile.torch_interface.dynamo import aot
+from verifycompile.torch_interface.dynamo.frames import frame_of_call, trace_frame
 
 _NAME = "propagate_op_sharding_non_cached"
 

@@ -10,9 +10,9 @@ from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from tests.support import fake_mesh_world
-from verifycompile.torch_interface.aot import export_joint
-from verifycompile.torch_interface.dynamo import frame_of_call, trace_frame
-from verifycompile.torch_interface.source import is_user_file, location_of, module_of
+from verifycompile.torch_interface.dynamo.aot import export_joint
+from verifycompile.torch_interface.dynamo.frames import frame_of_call, trace_frame
+from verifycompile.torch_interface.source_lines.source import is_user_file, location_of, module_of
 
 
 class Block(nn.Module):

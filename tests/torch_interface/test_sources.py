@@ -12,9 +12,9 @@ from torch import nn
 from torch._guards import TracingContext
 
 from tests.torch_interface.test_dynamo import Scale, run_in_backend
-from verifycompile.torch_interface.dynamo import frame_under_compilation
-from verifycompile.torch_interface.guarded_values import guarded_values
-from verifycompile.torch_interface.sources import SourcePath, size_of, source_name, source_of
+from verifycompile.torch_interface.dynamo.frames import frame_under_compilation
+from verifycompile.torch_interface.dynamo.sources import SourcePath, size_of, source_name, source_of
+from verifycompile.torch_interface.guards.guarded_values import guarded_values
 
 
 def test_source_names() -> None:

@@ -11,10 +11,8 @@ from torch.distributed.tensor._ops._math_ops import _NormPartial
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from tests.support import fake_mesh_world
-from verifycompile.torch_interface.aot import export_joint
-from verifycompile.torch_interface.changed_placements import in_digit_order, of_booleans, with_dimension
-from verifycompile.torch_interface.dynamo import frame_of_call, trace_frame
-from verifycompile.torch_interface.placements import (
+from verifycompile.torch_interface.dtensor.changed_placements import in_digit_order, of_booleans, with_dimension
+from verifycompile.torch_interface.dtensor.placements import (
     block_shard,
     is_known,
     norm_order,
@@ -24,7 +22,9 @@ from verifycompile.torch_interface.placements import (
     reduction_name,
     sharded_dimension,
 )
-from verifycompile.torch_interface.strided import joined, selected, strided_shards_by_views
+from verifycompile.torch_interface.dtensor.strided import joined, selected, strided_shards_by_views
+from verifycompile.torch_interface.dynamo.aot import export_joint
+from verifycompile.torch_interface.dynamo.frames import frame_of_call, trace_frame
 
 
 class OtherShard(Shard):

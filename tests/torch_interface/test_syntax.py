@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.fx
 
-from verifycompile.torch_interface.syntax import Syntax, syntax_of
-from verifycompile.torch_interface.value_names import operator_of, value_name
+from verifycompile.torch_interface.source_lines.syntax import Syntax, syntax_of
+from verifycompile.torch_interface.source_lines.value_names import operator_of, value_name
 
 SOURCE = """\
 import torch

@@ -7,8 +7,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
-from verifycompile.torch_interface.dynamo import frame_of_call, trace_frame
-from verifycompile.torch_interface.tensors import fake_tensors, without_pending_collective
+from verifycompile.torch_interface.dtensor.tensors import fake_tensors, without_pending_collective
+from verifycompile.torch_interface.dynamo.frames import frame_of_call, trace_frame
 
 
 def test_pending_collectives() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from verifycompile.torch_interface.thread_state import thread_state
+from verifycompile.torch_interface.rank_threads.thread_state import thread_state
 
 NAME = contextvars.ContextVar("NAME", default="")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from verifycompile.torch_interface.wrapped import without_storage
+from verifycompile.torch_interface.dtensor.wrapped import without_storage
 
 seen: list[str] = []
 

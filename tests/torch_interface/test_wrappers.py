@@ -11,8 +11,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from tests.support import fake_mesh_world
-from verifycompile.torch_interface.globalize import Globalizer
-from verifycompile.torch_interface.wrappers import holds_mesh, module_behind, moves_data, wrapped_forward
+from verifycompile.torch_interface.communication.wrappers import holds_mesh, module_behind, moves_data, wrapped_forward
+from verifycompile.torch_interface.dtensor.globalize import Globalizer
 
 
 class Scaled(nn.Linear):

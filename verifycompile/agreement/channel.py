@@ -16,7 +16,7 @@ import time
 import zlib
 from collections.abc import Mapping, Sequence
 
-from verifycompile.torch_interface.job_store import Store
+from verifycompile.torch_interface.ranks.job_store import Store
 
 _PREFIX = "verifycompile"
 _SHORTEST, _LONGEST = 0.001, 0.02

@@ -20,10 +20,10 @@ from verifycompile.agreement.together import content_digest, cut_axes, waiting_t
 from verifycompile.agreement.written import digest_of
 from verifycompile.captured_notes import OwnCapture
 from verifycompile.program import Program
-from verifycompile.torch_interface.contents import own_part, writes_to
-from verifycompile.torch_interface.mesh import line_through
-from verifycompile.torch_interface.outer_ddp import sent_by_ddp
-from verifycompile.torch_interface.returned import called_between
+from verifycompile.torch_interface.data_parallel.outer_ddp import sent_by_ddp
+from verifycompile.torch_interface.dynamo.returned import called_between
+from verifycompile.torch_interface.operators.contents import own_part, writes_to
+from verifycompile.torch_interface.ranks.mesh import line_through
 
 MOST_COMPARISONS = 64
 """Of the tensors of one graph: what is written to before each call would be sent for at each call."""

@@ -17,9 +17,9 @@ import torch.fx
 from verifycompile.agreement import channel
 from verifycompile.agreement.written import Written, large_constants, read, write
 from verifycompile.assumption import from_data
-from verifycompile.capture.all_ranks import EACH_UP_TO
-from verifycompile.capture.common_graph import DifferentGraphsError, check_equal
-from verifycompile.capture.common_program import common_program, on_axes
+from verifycompile.capture.ranks.all_ranks import EACH_UP_TO
+from verifycompile.capture.ranks.common_graph import DifferentGraphsError, check_equal
+from verifycompile.capture.ranks.common_program import common_program, on_axes
 from verifycompile.certificate.storage import StorageError
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.verdict import Verdict

@@ -28,12 +28,12 @@ from verifycompile.options import Options
 from verifycompile.pipeline import verify_captured
 from verifycompile.program import Program, ProgramInput
 from verifycompile.question import Provenance
-from verifycompile.torch_interface.contents import content_of
-from verifycompile.torch_interface.dynamo import Frame
-from verifycompile.torch_interface.dynamo_backend import is_compiled_again
-from verifycompile.torch_interface.job_store import Store, job_store
-from verifycompile.torch_interface.mesh import coordinate_of, line_through, own_rank, ranks_of_job
-from verifycompile.torch_interface.recorded_values import hints_of
+from verifycompile.torch_interface.dynamo.backend import is_compiled_again
+from verifycompile.torch_interface.dynamo.frames import Frame
+from verifycompile.torch_interface.operators.contents import content_of
+from verifycompile.torch_interface.operators.recorded_values import hints_of
+from verifycompile.torch_interface.ranks.job_store import Store, job_store
+from verifycompile.torch_interface.ranks.mesh import coordinate_of, line_through, own_rank, ranks_of_job
 
 TIMEOUT_VARIABLE = "VERIFYCOMPILE_RANKS_TIMEOUT"
 """Seconds to wait for the other ranks' digests, besides the time that this rank's own capture took."""

@@ -19,19 +19,19 @@ from verifycompile.agreement.together import content_digest, job_channel, waitin
 from verifycompile.agreement.written import digest_of
 from verifycompile.capture import identity_of
 from verifycompile.capture.names import InputName, name_inputs
-from verifycompile.capture.one_rank import constants_returned, held_tensors, passed_numbers, places_of_results
+from verifycompile.capture.ranks.one_rank import constants_returned, held_tensors, passed_numbers, places_of_results
 from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.severity import Severity
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.program import SourceLocation
-from verifycompile.torch_interface.dynamo import Frame, TracedFrame, traced_frame_under_compilation
-from verifycompile.torch_interface.gradient_hooks import registered_hooks
-from verifycompile.torch_interface.graph_text import graph_text
-from verifycompile.torch_interface.outer import Outer
-from verifycompile.torch_interface.recorded_values import hints_of
-from verifycompile.torch_interface.returned import graph_that_returned
-from verifycompile.torch_interface.sources import source_of
+from verifycompile.torch_interface.data_parallel.outer import Outer
+from verifycompile.torch_interface.dynamo.frames import Frame, TracedFrame, traced_frame_under_compilation
+from verifycompile.torch_interface.dynamo.graph_text import graph_text
+from verifycompile.torch_interface.dynamo.returned import graph_that_returned
+from verifycompile.torch_interface.dynamo.sources import source_of
+from verifycompile.torch_interface.operators.recorded_values import hints_of
+from verifycompile.torch_interface.training_step.gradient_hooks import registered_hooks
 
 
 def compared(graph: torch.fx.GraphModule, example_inputs: Sequence[Any], ranks: Sequence[int]) -> HeldAlike | Answer:

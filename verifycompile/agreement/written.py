@@ -34,13 +34,13 @@ from verifycompile.program import (
     Role,
     Size,
 )
-from verifycompile.torch_interface.contents import content_of
-from verifycompile.torch_interface.expressions import expression_from_data
-from verifycompile.torch_interface.ranks import COLLECTIVE_NAMESPACES, COORDINATE, namespace
-from verifycompile.torch_interface.recorded_values import RecordedValues, hints_of
-from verifycompile.torch_interface.schema import draws_random_numbers
-from verifycompile.torch_interface.shapes import symbol_of
-from verifycompile.torch_interface.written_expressions import expression_to_data
+from verifycompile.torch_interface.operators.contents import content_of
+from verifycompile.torch_interface.operators.expressions import expression_from_data
+from verifycompile.torch_interface.operators.recorded_values import RecordedValues, hints_of
+from verifycompile.torch_interface.operators.schema import draws_random_numbers
+from verifycompile.torch_interface.operators.shapes import symbol_of
+from verifycompile.torch_interface.operators.written_expressions import expression_to_data
+from verifycompile.torch_interface.ranks.rank_values import COLLECTIVE_NAMESPACES, COORDINATE, namespace
 from verifycompile.walks import reached
 
 EXCHANGED = 1 << 16

@@ -16,8 +16,15 @@ import torch
 import torch.fx
 
 from verifycompile.program import Blocker
-from verifycompile.torch_interface.in_flight import in_flight, is_mark, landed, read_behind_waits, read_too_early, taken
-from verifycompile.torch_interface.ranks import functional_collectives, namespace
+from verifycompile.torch_interface.communication.in_flight import (
+    in_flight,
+    is_mark,
+    landed,
+    read_behind_waits,
+    read_too_early,
+    taken,
+)
+from verifycompile.torch_interface.ranks.rank_values import functional_collectives, namespace
 
 _COPY = torch.ops.aten.copy.default
 

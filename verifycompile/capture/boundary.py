@@ -12,13 +12,13 @@ import torch.fx
 from verifycompile.capture.names import InputName, name_inputs
 from verifycompile.errors import UsageError
 from verifycompile.program import Blocker, OutputKind, ProgramOutput, Role
-from verifycompile.torch_interface.aot import Flat, JointGraph, Origin, Part, export_joint
-from verifycompile.torch_interface.dynamo import TracedFrame, said_of_data
-from verifycompile.torch_interface.gradient_stops import without_regions
-from verifycompile.torch_interface.regions import with_regions_inlined
-from verifycompile.torch_interface.returned_values import Place
-from verifycompile.torch_interface.sources import source_of
-from verifycompile.torch_interface.under_way import is_under_way
+from verifycompile.torch_interface.communication.under_way import is_under_way
+from verifycompile.torch_interface.dynamo.aot import Flat, JointGraph, Origin, Part, export_joint
+from verifycompile.torch_interface.dynamo.frames import TracedFrame, said_of_data
+from verifycompile.torch_interface.dynamo.gradient_stops import without_regions
+from verifycompile.torch_interface.dynamo.regions import with_regions_inlined
+from verifycompile.torch_interface.dynamo.sources import source_of
+from verifycompile.torch_interface.training_step.returned_values import Place
 
 
 @dataclasses.dataclass(frozen=True)

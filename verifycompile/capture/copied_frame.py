@@ -7,8 +7,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from verifycompile.torch_interface.closures import closed_over
-from verifycompile.torch_interface.dynamo import Frame
+from verifycompile.torch_interface.dynamo.closures import closed_over
+from verifycompile.torch_interface.dynamo.frames import Frame
 
 
 def copied_frame(frame: Frame, globalizer: Callable[[Any], Any]) -> Frame:

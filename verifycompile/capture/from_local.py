@@ -15,8 +15,8 @@ from torch.distributed.tensor.placement_types import Placement, Replicate
 
 from verifycompile.capture.boundary import Export
 from verifycompile.capture.layouts import LayoutError, Placements, lift_placements
-from verifycompile.torch_interface.aot import Layout
-from verifycompile.torch_interface.mesh import RootMesh, real_object
+from verifycompile.torch_interface.dynamo.aot import Layout
+from verifycompile.torch_interface.ranks.mesh import RootMesh, real_object
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,15 +18,15 @@ from torch.distributed.tensor import DTensor
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.boundary import Export
 from verifycompile.program import Blocker
-from verifycompile.torch_interface.aot import Flat, JointGraph, Origin, Part, export_joint
-from verifycompile.torch_interface.dynamo import GraphBreakError, TracedFrame, frame_of_call, trace_frame
-from verifycompile.torch_interface.gradient_hooks import GradientHook, hooked, registered_hooks
-from verifycompile.torch_interface.graph_modules import groups_in
-from verifycompile.torch_interface.mesh import real_object
-from verifycompile.torch_interface.model_lines import let_outermost_stand
-from verifycompile.torch_interface.ranks import has_rank_operators
-from verifycompile.torch_interface.shapes import shape_of
-from verifycompile.torch_interface.wrappers import holds_mesh
+from verifycompile.torch_interface.communication.wrappers import holds_mesh
+from verifycompile.torch_interface.dynamo.aot import Flat, JointGraph, Origin, Part, export_joint
+from verifycompile.torch_interface.dynamo.frames import GraphBreakError, TracedFrame, frame_of_call, trace_frame
+from verifycompile.torch_interface.dynamo.graph_modules import groups_in
+from verifycompile.torch_interface.operators.shapes import shape_of
+from verifycompile.torch_interface.ranks.mesh import real_object
+from verifycompile.torch_interface.ranks.rank_values import has_rank_operators
+from verifycompile.torch_interface.source_lines.model_lines import let_outermost_stand
+from verifycompile.torch_interface.training_step.gradient_hooks import GradientHook, hooked, registered_hooks
 
 Hooks = Mapping[str, tuple[GradientHook, ...]]
 """Name of an input -> its hooks."""

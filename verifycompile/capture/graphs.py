@@ -18,14 +18,14 @@ from torch.export import ExportedProgram
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.asynchronous import split_coalesced, unwaited, wait_before_each_read
 from verifycompile.capture.layouts import shard_degrees
-from verifycompile.capture.process_groups import GroupTable, name_groups, without_groups_of_one
-from verifycompile.capture.tidy import tidy
+from verifycompile.capture.ranks.process_groups import GroupTable, name_groups, without_groups_of_one
+from verifycompile.capture.ranks.tidy import tidy
 from verifycompile.errors import UsageError
 from verifycompile.program import Blocker, Mesh, MeshAxis, OutputKind, Program, ProgramInput, ProgramOutput, Role
-from verifycompile.torch_interface.graph_modules import FunctionalGraph, example_of, functional_graph
-from verifycompile.torch_interface.in_place_collectives import UnsupportedCollectiveError
-from verifycompile.torch_interface.mesh import describe_mesh
-from verifycompile.torch_interface.shapes import shape_of
+from verifycompile.torch_interface.communication.in_place_collectives import UnsupportedCollectiveError
+from verifycompile.torch_interface.dynamo.graph_modules import FunctionalGraph, example_of, functional_graph
+from verifycompile.torch_interface.operators.shapes import shape_of
+from verifycompile.torch_interface.ranks.mesh import describe_mesh
 
 Placements = tuple[Placement, ...]
 

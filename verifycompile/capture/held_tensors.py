@@ -13,11 +13,11 @@ from torch.distributed.tensor import DTensor
 from verifycompile.capture.boundary import Export
 from verifycompile.capture.names import InputName
 from verifycompile.program import Blocker, Mesh, ProgramInput
-from verifycompile.torch_interface.aot import Origin, Part
-from verifycompile.torch_interface.contents import content_of
-from verifycompile.torch_interface.mesh import coordinate_of
-from verifycompile.torch_interface.placements import sharded_dimension
-from verifycompile.torch_interface.unwrapped import is_without_contents
+from verifycompile.torch_interface.data_parallel.unwrapped import is_without_contents
+from verifycompile.torch_interface.dtensor.placements import sharded_dimension
+from verifycompile.torch_interface.dynamo.aot import Origin, Part
+from verifycompile.torch_interface.operators.contents import content_of
+from verifycompile.torch_interface.ranks.mesh import coordinate_of
 
 Contents = Mapping[str, bytes]
 """Name of a tensor -> digest of its values, for those whose values are known."""

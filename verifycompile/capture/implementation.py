@@ -15,16 +15,25 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Partial
 
 from verifycompile.assumption import Assumption, AssumptionKind
-from verifycompile.capture.all_ranks import ForAllRanks, as_each_rank, for_all_ranks
-from verifycompile.capture.as_ranks import Built, WithSameObjects, frame_with_model
 from verifycompile.capture.asynchronous import resolve_marks, split_coalesced, unwaited, wait_before_each_read
 from verifycompile.capture.boundary import Export, boundary_blockers, export
-from verifycompile.capture.correspondence import named_by_place
+from verifycompile.capture.data_parallel.outer import (
+    cast_assumptions,
+    mean_axes,
+    outer_assumptions,
+    outer_gradients,
+    sample_axes,
+    sent_by,
+)
+from verifycompile.capture.data_parallel.samples import SAMPLE_INPUTS, Samples
 from verifycompile.capture.gradient_hooks import Hooked, Outside, apply_hooks, hooks_of
-from verifycompile.capture.held_numbers import assumption, held_numbers, write_numbers_out
 from verifycompile.capture.held_tensors import Contents, contents_of, differing_contents
 from verifycompile.capture.meshes import Root, check_named_mesh, resolve_coordinates, resolve_groups, root_mesh
-from verifycompile.capture.one_rank import (
+from verifycompile.capture.numbers.held_numbers import assumption, held_numbers, write_numbers_out
+from verifycompile.capture.placed import PlacedBoundary, by_pattern
+from verifycompile.capture.ranks.all_ranks import ForAllRanks, as_each_rank, for_all_ranks
+from verifycompile.capture.ranks.as_ranks import Built, WithSameObjects, frame_with_model
+from verifycompile.capture.ranks.one_rank import (
     axes_spoken_of,
     constants_returned,
     graphs_before,
@@ -33,34 +42,27 @@ from verifycompile.capture.one_rank import (
     names_of_dtensors,
     passed_numbers,
 )
-from verifycompile.capture.outer import (
-    cast_assumptions,
-    mean_axes,
-    outer_assumptions,
-    outer_gradients,
-    sample_axes,
-    sent_by,
-)
-from verifycompile.capture.placed import PlacedBoundary, by_pattern
-from verifycompile.capture.samples import SAMPLE_INPUTS, Samples
+from verifycompile.capture.single_device.correspondence import named_by_place
 from verifycompile.capture.sizes import remaining_guards, solve_divisibility, uneven_blockers
 from verifycompile.captured_notes import OwnCapture
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import Blocker, Mesh, OutputKind, Program, ProgramOutput
 from verifycompile.question import Provenance
-from verifycompile.torch_interface.acting_rank import is_pretended
-from verifycompile.torch_interface.dynamo import Frame, TracedFrame, trace_frame, traced_frame_under_compilation
-from verifycompile.torch_interface.gradient_stops import Stop, gradients_pass, stops_of
-from verifycompile.torch_interface.mesh import (
+from verifycompile.torch_interface.data_parallel.outer import Outer, outer_of
+from verifycompile.torch_interface.dtensor.tensors import layouts_forgotten
+from verifycompile.torch_interface.dynamo.frames import Frame, TracedFrame, trace_frame, traced_frame_under_compilation
+from verifycompile.torch_interface.dynamo.gradient_stops import Stop, gradients_pass, stops_of
+from verifycompile.torch_interface.operators.shapes import trace_guards
+from verifycompile.torch_interface.ranks.acting_rank import is_pretended
+from verifycompile.torch_interface.ranks.mesh import (
     RootMesh,
     describe_mesh,
     line_through,
     own_rank,
     root_of,
 )
-from verifycompile.torch_interface.number_lines import ran_beside
-from verifycompile.torch_interface.observation import (
+from verifycompile.torch_interface.ranks.observation import (
     Read,
     ReadKind,
     listed_reads,
@@ -68,11 +70,9 @@ from verifycompile.torch_interface.observation import (
     reads,
     reads_of_trace,
 )
-from verifycompile.torch_interface.outer import Outer, outer_of
-from verifycompile.torch_interface.returned_values import shown_place
-from verifycompile.torch_interface.shapes import trace_guards
-from verifycompile.torch_interface.tensors import layouts_forgotten
-from verifycompile.torch_interface.whose_code import is_of_torch
+from verifycompile.torch_interface.source_lines.number_lines import ran_beside
+from verifycompile.torch_interface.source_lines.whose_code import is_of_torch
+from verifycompile.torch_interface.training_step.returned_values import shown_place
 
 EXPORT = "verifycompile.export"
 """Key of ``GraphModule.meta`` under which a captured implementation keeps its ``Export`` for ``recover_spec``."""

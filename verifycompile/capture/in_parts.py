@@ -15,8 +15,8 @@ from typing import Any, cast
 import torch
 import torch.fx
 
-from verifycompile.capture.known_positions import copied, with_known_positions_as_slices
-from verifycompile.capture.merged_collectives import divides_unevenly, span_of
+from verifycompile.capture.numbers.known_positions import copied, with_known_positions_as_slices
+from verifycompile.capture.ranks.merged_collectives import divides_unevenly, span_of
 from verifycompile.ir.size import divisibility_chain
 from verifycompile.program import Program
 

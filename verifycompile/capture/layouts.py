@@ -9,9 +9,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement, Replicate
 
 from verifycompile.program import Blocker, Mesh, Size
-from verifycompile.torch_interface.changed_placements import in_digit_order, with_dimension
-from verifycompile.torch_interface.mesh import RootMesh
-from verifycompile.torch_interface.placements import is_known, outer_blocks, sharded_dimension
+from verifycompile.torch_interface.dtensor.changed_placements import in_digit_order, with_dimension
+from verifycompile.torch_interface.dtensor.placements import is_known, outer_blocks, sharded_dimension
+from verifycompile.torch_interface.ranks.mesh import RootMesh
 
 Placements = tuple[Placement, ...]
 

@@ -15,8 +15,9 @@ from verifycompile.capture.refine_mesh import RefinedMesh, refine
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import Blocker, Mesh
-from verifycompile.torch_interface.dynamo import TracedFrame
-from verifycompile.torch_interface.mesh import (
+from verifycompile.torch_interface.dynamo.frames import TracedFrame
+from verifycompile.torch_interface.dynamo.returned import returned_layout
+from verifycompile.torch_interface.ranks.mesh import (
     RootMesh,
     axes_of_coordinate,
     axes_of_line,
@@ -31,8 +32,7 @@ from verifycompile.torch_interface.mesh import (
     root_of,
     world_mesh,
 )
-from verifycompile.torch_interface.ranks import GroupUse, coordinate_reads, group_uses
-from verifycompile.torch_interface.returned import returned_layout
+from verifycompile.torch_interface.ranks.rank_values import GroupUse, coordinate_reads, group_uses
 
 
 @dataclasses.dataclass(frozen=True)

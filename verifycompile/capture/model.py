@@ -13,15 +13,15 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 
 from verifycompile.assumption import Assumption, AssumptionKind
-from verifycompile.capture.as_ranks import called, uncompiled
+from verifycompile.capture.data_parallel.sample_readings import capture_both
 from verifycompile.capture.implementation import capture_traced
 from verifycompile.capture.meshes import require_groups
-from verifycompile.capture.sample_readings import capture_both
+from verifycompile.capture.ranks.as_ranks import called, uncompiled
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import Program
-from verifycompile.torch_interface.acting_rank import groups_of_its_own, is_pretended
-from verifycompile.torch_interface.dynamo import (
+from verifycompile.torch_interface.data_parallel.unwrapped import without_outer_wrappers
+from verifycompile.torch_interface.dynamo.frames import (
     Frame,
     GraphBreakError,
     TracedFrame,
@@ -30,9 +30,9 @@ from verifycompile.torch_interface.dynamo import (
     trace_frame,
 )
 from verifycompile.torch_interface.logs import without_logged_failures
-from verifycompile.torch_interface.observation import first_call_of_build, listed_reads
-from verifycompile.torch_interface.optimizers import step_of
-from verifycompile.torch_interface.unwrapped import without_outer_wrappers
+from verifycompile.torch_interface.ranks.acting_rank import groups_of_its_own, is_pretended
+from verifycompile.torch_interface.ranks.observation import first_call_of_build, listed_reads
+from verifycompile.torch_interface.training_step.optimizers import step_of
 
 
 @contextlib.contextmanager

@@ -10,8 +10,8 @@ from typing import Any
 from torch import nn
 
 from verifycompile.program import Role
-from verifycompile.torch_interface.dynamo import Frame
-from verifycompile.torch_interface.sources import Source, SourcePath, size_of
+from verifycompile.torch_interface.dynamo.frames import Frame
+from verifycompile.torch_interface.dynamo.sources import Source, SourcePath, size_of
 
 _WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"})
 _REGISTRIES = {"_parameters": Role.PARAMETER, "_buffers": Role.BUFFER}

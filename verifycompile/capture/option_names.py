@@ -17,7 +17,7 @@ from verifycompile.capture.refine_mesh import RefinedMesh
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import OutputKind, ProgramInput, ProgramOutput, Role
-from verifycompile.torch_interface.aot import Layout
+from verifycompile.torch_interface.dynamo.aot import Layout
 
 TENSOR_ROLES = (Role.INPUT, Role.PARAMETER, Role.BUFFER)
 

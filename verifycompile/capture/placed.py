@@ -14,6 +14,8 @@ from torch.distributed.tensor.placement_types import Partial, Replicate
 
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.boundary import Export, output_names, passed_through_outputs, role_of, tangent_name
+from verifycompile.capture.data_parallel.outer import OuterGradient
+from verifycompile.capture.data_parallel.samples import Samples
 from verifycompile.capture.from_local import layout_taken_from, layouts_of_from_local
 from verifycompile.capture.layouts import (
     LayoutError,
@@ -27,16 +29,14 @@ from verifycompile.capture.layouts import (
 )
 from verifycompile.capture.meshes import Root
 from verifycompile.capture.option_names import TENSOR_ROLES, OptionNames, check_axes, check_outputs
-from verifycompile.capture.outer import OuterGradient
-from verifycompile.capture.samples import Samples
 from verifycompile.capture.sizes import substitute
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import Blocker, OutputKind, ProgramInput, ProgramOutput, Role, Size
-from verifycompile.torch_interface.aot import Flat, Layout, Origin, Part
-from verifycompile.torch_interface.changed_placements import of_booleans
-from verifycompile.torch_interface.returned import ReturnedLayout, is_argument_of_resumed, returned_layout
-from verifycompile.torch_interface.shapes import shape_of, size_of
+from verifycompile.torch_interface.dtensor.changed_placements import of_booleans
+from verifycompile.torch_interface.dynamo.aot import Flat, Layout, Origin, Part
+from verifycompile.torch_interface.dynamo.returned import ReturnedLayout, is_argument_of_resumed, returned_layout
+from verifycompile.torch_interface.operators.shapes import shape_of, size_of
 
 _TENSOR_PARTS = (Part.WHOLE, Part.LOCAL)
 _PLACED = AssumptionKind.PLACEMENT

@@ -12,8 +12,8 @@ import torch
 import torch.fx
 
 from verifycompile.program import Blocker, Size
-from verifycompile.torch_interface.shapes import divisor_in, shape_of
-from verifycompile.torch_interface.value_names import value_name
+from verifycompile.torch_interface.operators.shapes import divisor_in, shape_of
+from verifycompile.torch_interface.source_lines.value_names import value_name
 
 
 def solve_divisibility(guards: Iterable[sympy.Basic]) -> dict[sympy.Symbol, sympy.Expr]:

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from verifycompile import bounds
-from verifycompile.capture.merged_ranks import ON_RANK
+from verifycompile.capture.ranks.merged_ranks import ON_RANK
 from verifycompile.cause import failures
 from verifycompile.cause.draft import Draft
 from verifycompile.cause.failures import UNFIT, UNKNOWN
-from verifycompile.cause.kinds import Kinds
 from verifycompile.cause.lines import Change, by_line
-from verifycompile.cause.move import Move, Scene
+from verifycompile.cause.moves.kinds import Kinds
+from verifycompile.cause.moves.move import Move, Scene
 from verifycompile.cause.subject import Subject
 from verifycompile.cause.told import Cause, Step, cause_of
 from verifycompile.cause.trial import Outcome, Trial

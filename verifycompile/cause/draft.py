@@ -13,9 +13,9 @@ import torch.fx
 from torch.distributed.tensor.placement_types import Placement
 
 from verifycompile.program import OutputKind, Program, ProgramInput, ProgramOutput
-from verifycompile.torch_interface.evaluation import symbolic_expression
-from verifycompile.torch_interface.graph_modules import module_of
-from verifycompile.torch_interface.ranks import functional_collectives, new_coordinate
+from verifycompile.torch_interface.dynamo.graph_modules import module_of
+from verifycompile.torch_interface.operators.evaluation import symbolic_expression
+from verifycompile.torch_interface.ranks.rank_values import functional_collectives, new_coordinate
 from verifycompile.witness.interpreter import ancestors
 
 Grown = dict[torch.fx.Node, Any]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from verifycompile.capture.merged_collectives import UnmergeableError
-from verifycompile.capture.rank_schedule import OrderError
+from verifycompile.capture.ranks.merged_collectives import UnmergeableError
+from verifycompile.capture.ranks.rank_schedule import OrderError
 from verifycompile.cause.draft import DraftError
 from verifycompile.witness.error import EvaluationError
 

@@ -12,8 +12,8 @@ from verifycompile.diagnostics.locate import helper_labels, modules_before, plac
 from verifycompile.program import SourceLocation
 from verifycompile.refinement.classify import ARRANGED
 from verifycompile.refinement.own_part import PIECES
-from verifycompile.torch_interface.model_lines import innermost_in_file, written_backward_of
-from verifycompile.torch_interface.value_names import is_backward
+from verifycompile.torch_interface.source_lines.model_lines import innermost_in_file, written_backward_of
+from verifycompile.torch_interface.source_lines.value_names import is_backward
 
 CHECKED = "(checked)"
 CHECKED_TOGETHER = "(checked, together with the help of the other findings)"

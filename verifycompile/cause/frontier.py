@@ -16,7 +16,7 @@ from torch.distributed.tensor.placement_types import Replicate, Shard
 
 from verifycompile.cause.trial import Trial
 from verifycompile.program import Program
-from verifycompile.torch_interface.evaluation import is_view
+from verifycompile.torch_interface.operators.evaluation import is_view
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.interpreter import Interpreter, ancestors, descendants
 from verifycompile.witness.layout import assemble

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 import torch.fx
 
 from verifycompile.cause.draft import Draft
-from verifycompile.cause.move import Move
+from verifycompile.cause.moves.move import Move
 from verifycompile.program import OutputKind
-from verifycompile.torch_interface.gradient_marks import noted_owner
-from verifycompile.torch_interface.model_lines import model_location_of
-from verifycompile.torch_interface.value_names import is_backward
+from verifycompile.torch_interface.source_lines.model_lines import model_location_of
+from verifycompile.torch_interface.source_lines.value_names import is_backward
+from verifycompile.torch_interface.training_step.gradient_marks import noted_owner
 
 Change = tuple[Draft, tuple[Move, ...]]
 

@@ -11,13 +11,18 @@ from collections.abc import Callable
 import torch
 import torch.fx
 
-from verifycompile.cause.move import views
+from verifycompile.cause.moves.move import views
 from verifycompile.diagnostics.finding import Label
 from verifycompile.program import Program, SourceLocation
-from verifycompile.torch_interface.gradient_marks import noted_owner
-from verifycompile.torch_interface.model_lines import innermost_in_file, is_collective, model_frame, model_location_of
-from verifycompile.torch_interface.source import at_line, frames_of, lines_of, located
-from verifycompile.torch_interface.value_names import is_backward
+from verifycompile.torch_interface.source_lines.model_lines import (
+    innermost_in_file,
+    is_collective,
+    model_frame,
+    model_location_of,
+)
+from verifycompile.torch_interface.source_lines.source import at_line, frames_of, lines_of, located
+from verifycompile.torch_interface.source_lines.value_names import is_backward
+from verifycompile.torch_interface.training_step.gradient_marks import noted_owner
 
 _LONGEST = 60
 """So many steps are followed."""

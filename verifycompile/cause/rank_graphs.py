@@ -10,16 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch.fx
 
-from verifycompile.capture.merged_ranks import HELD_AS
+from verifycompile.capture.ranks.merged_ranks import HELD_AS
 from verifycompile.cause.draft import Draft
 from verifycompile.cause.failures import UNFIT
-from verifycompile.cause.move import Move
+from verifycompile.cause.moves.move import Move
 from verifycompile.program import Mesh, Program
 from verifycompile.reduction.reduce import Reduced
 from verifycompile.reduction.rewrite import UnreducibleError
-from verifycompile.torch_interface.in_place_collectives import key_of
-from verifycompile.torch_interface.mesh import line_through, place_at
-from verifycompile.torch_interface.model_lines import pass_over_functions_of_spec
+from verifycompile.torch_interface.communication.in_place_collectives import key_of
+from verifycompile.torch_interface.ranks.mesh import line_through, place_at
+from verifycompile.torch_interface.source_lines.model_lines import pass_over_functions_of_spec
 
 Merge = Callable[[Program, Mesh, Sequence[Program]], tuple[Program, Program]]
 """Spec and implementation that the spec and the ranks' programs make together; raises where they do not fit."""

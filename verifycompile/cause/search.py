@@ -16,26 +16,26 @@ from collections.abc import Collection, Iterable, Iterator
 import torch.fx
 
 from verifycompile import bounds
-from verifycompile.capture.merged_ranks import ON_RANK
+from verifycompile.capture.ranks.merged_ranks import ON_RANK
 from verifycompile.cause.changed import Changed, Focus, Proves, wanted_of
 from verifycompile.cause.draft import Draft
 from verifycompile.cause.failures import UNFIT, UNKNOWN
 from verifycompile.cause.frontier import Frontier, first_lost, frontier, held_with, reaches
-from verifycompile.cause.kinds import AT_FIRST, Kinds, Stage, arranged, as_spec, likely, missing, of_places
 from verifycompile.cause.lines import Change, line_of
-from verifycompile.cause.move import Move, is_derivative
+from verifycompile.cause.moves.kinds import AT_FIRST, Kinds, Stage, arranged, as_spec, likely, missing, of_places
+from verifycompile.cause.moves.move import Move, is_derivative
 from verifycompile.cause.subject import OneGraph, Subject
 from verifycompile.cause.summands import at_first_summand, with_origin
 from verifycompile.cause.told import Cause, Step
 from verifycompile.cause.trial import Outcome, Trial
 from verifycompile.program import Program, SourceLocation
 from verifycompile.reduction.search import evaluable
-from verifycompile.torch_interface.elements import real_tensors
 from verifycompile.torch_interface.logs import without_logged_failures
-from verifycompile.torch_interface.model_lines import model_location_of
-from verifycompile.torch_interface.source import at_line
-from verifycompile.torch_interface.threads import one_thread
-from verifycompile.torch_interface.value_names import is_backward
+from verifycompile.torch_interface.operators.elements import real_tensors
+from verifycompile.torch_interface.rank_threads.operator_threads import one_thread
+from verifycompile.torch_interface.source_lines.model_lines import model_location_of
+from verifycompile.torch_interface.source_lines.source import at_line
+from verifycompile.torch_interface.source_lines.value_names import is_backward
 from verifycompile.witness.comparison import Agreement
 from verifycompile.witness.draw import draw
 from verifycompile.witness.error import EvaluationError

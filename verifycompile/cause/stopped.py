@@ -13,9 +13,9 @@ from verifycompile.cause.findings import CHECKED
 from verifycompile.diagnostics.finding import Finding
 from verifycompile.errors import UsageError
 from verifycompile.program import Program
-from verifycompile.torch_interface.gradient_stops import Stop
-from verifycompile.torch_interface.ranks import functional_collectives
-from verifycompile.torch_interface.value_names import is_backward
+from verifycompile.torch_interface.dynamo.gradient_stops import Stop
+from verifycompile.torch_interface.ranks.rank_values import functional_collectives
+from verifycompile.torch_interface.source_lines.value_names import is_backward
 
 MAX_STOPS = 3
 """So many lines are tried: each takes another capture."""

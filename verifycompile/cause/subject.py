@@ -9,7 +9,7 @@ import torch.fx
 
 from verifycompile.cause.draft import Draft
 from verifycompile.cause.failures import UNFIT
-from verifycompile.cause.move import Move
+from verifycompile.cause.moves.move import Move
 from verifycompile.program import Mesh, Program
 from verifycompile.reduction.reduce import Reduced
 

@@ -8,14 +8,14 @@ from typing import cast
 import torch.fx
 
 from verifycompile.cause.changed import Changed, wanted_of
-from verifycompile.cause.collectives import contracts, summed
-from verifycompile.cause.kinds import missing
-from verifycompile.cause.move import is_floating
+from verifycompile.cause.moves.collectives import contracts, summed
+from verifycompile.cause.moves.kinds import missing
+from verifycompile.cause.moves.move import is_floating
 from verifycompile.cause.origins import first_summand, line_of_own
 from verifycompile.cause.told import Cause, Step
 from verifycompile.cause.trial import Outcome, Trial
-from verifycompile.torch_interface.model_lines import model_location_of
-from verifycompile.torch_interface.value_names import is_backward
+from verifycompile.torch_interface.source_lines.model_lines import model_location_of
+from verifycompile.torch_interface.source_lines.value_names import is_backward
 from verifycompile.witness.interpreter import ancestors
 
 MAX_SUMMANDS = 24

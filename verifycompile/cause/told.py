@@ -9,12 +9,12 @@ from typing import NamedTuple
 import torch.fx
 
 from verifycompile.cause.draft import Draft
-from verifycompile.cause.move import Move, is_tensor
+from verifycompile.cause.moves.move import Move, is_tensor
 from verifycompile.cause.origins import beside_others, line_of_detached
 from verifycompile.cause.subject import Subject
 from verifycompile.diagnostics.finding import Label
 from verifycompile.program import SourceLocation
-from verifycompile.torch_interface.model_lines import (
+from verifycompile.torch_interface.source_lines.model_lines import (
     caller_of,
     innermost_in_file,
     line_beside,
@@ -23,9 +23,9 @@ from verifycompile.torch_interface.model_lines import (
     within_helper,
     written_backward_of,
 )
-from verifycompile.torch_interface.number_lines import line_of_number
-from verifycompile.torch_interface.source import at_line, lines_of
-from verifycompile.torch_interface.value_names import is_backward
+from verifycompile.torch_interface.source_lines.number_lines import line_of_number
+from verifycompile.torch_interface.source_lines.source import at_line, lines_of
+from verifycompile.torch_interface.source_lines.value_names import is_backward
 from verifycompile.witness.interpreter import descendants
 
 MAX_HINTS = 6

@@ -19,7 +19,7 @@ import torch.fx
 from verifycompile.certificate.storage import Block, StorageError, StoredModule, StoredObject, UnregisteredOperator
 from verifycompile.lowering.recorded import memory_read, reads_place
 from verifycompile.program import Program
-from verifycompile.torch_interface.derivation import Derivation, is_derived_number
+from verifycompile.torch_interface.operators.derivation import Derivation, is_derived_number
 
 if TYPE_CHECKING:
     from verifycompile.certificate.read_numbers import ReadNumbers

@@ -27,7 +27,7 @@ from verifycompile.ir.validate import validate
 from verifycompile.rewrites.lemmas.dispose import dispose
 from verifycompile.rewrites.lemmas.substitution import InProduct, InSum, Substitution
 from verifycompile.rewrites.lemmas.table import TABLE
-from verifycompile.torch_interface.expressions import expression_from_data
+from verifycompile.torch_interface.operators.expressions import expression_from_data
 
 _LEMMAS = {lemma.code: lemma for lemma in TABLE}
 

@@ -18,8 +18,8 @@ from verifycompile.certificate.annotations import AnnotationError, Derived, deri
 from verifycompile.certificate.storage import StoredModule, program_from_data
 from verifycompile.certificate.writing import order_of, program_to_data
 from verifycompile.program import Program
-from verifycompile.torch_interface.derivation import is_derived_number
-from verifycompile.torch_interface.expressions import recorded_tensor
+from verifycompile.torch_interface.operators.derivation import is_derived_number
+from verifycompile.torch_interface.operators.expressions import recorded_tensor
 
 aten = torch.ops.aten
 

@@ -26,7 +26,7 @@ from verifycompile.lowering.recorded import is_size, whole_split
 from verifycompile.refinement.definitions import CONSTANTS, OPAQUE, Definitions, is_real, moved, renamed
 from verifycompile.rewrites.registry import Group
 from verifycompile.rewrites.values import Piece
-from verifycompile.torch_interface.schema import draws_random_numbers
+from verifycompile.torch_interface.operators.schema import draws_random_numbers
 from verifycompile.walks import reached
 
 _OF_A_PART = "of a part"

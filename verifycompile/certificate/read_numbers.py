@@ -12,7 +12,7 @@ import torch.fx
 from verifycompile.certificate.annotations import AnnotationError, numbers_of, sizes_of
 from verifycompile.lowering.recorded import DECIDES_SIZE
 from verifycompile.program import Program
-from verifycompile.torch_interface.derivation import is_derived_number
+from verifycompile.torch_interface.operators.derivation import is_derived_number
 
 
 class ReadNumbers:

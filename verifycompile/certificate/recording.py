@@ -18,7 +18,7 @@ from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, lemmas_of_produ
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal, SumFinder
 from verifycompile.rewrites.lemmas.substitution import Factors
 from verifycompile.rewrites.parts.beside_masks import is_elementwise
-from verifycompile.torch_interface.written_expressions import expression_to_data
+from verifycompile.torch_interface.operators.written_expressions import expression_to_data
 
 
 class Recording(LemmaSteps):

@@ -17,7 +17,7 @@ from verifycompile.lowering.recorded import reads_memory, tensors_of
 from verifycompile.program import OutputKind, Program, ProgramInput, Role
 from verifycompile.question import Question
 from verifycompile.refinement.placement import Placements, describe
-from verifycompile.torch_interface.derivation import is_derived_number
+from verifycompile.torch_interface.operators.derivation import is_derived_number
 
 _SHOWN = frozenset(Role) - {Role.TANGENT, Role.OPAQUE}
 _OF = {Role.TANGENT: "cotangent"}

@@ -25,8 +25,8 @@ from torch.distributed.tensor.placement_types import Placement, Replicate
 from verifycompile.lowering.recorded import reads_place
 from verifycompile.program import Mesh, MeshAxis, OutputKind, Program, ProgramInput, ProgramOutput, Role, Size
 from verifycompile.question import Provenance
-from verifycompile.torch_interface.expressions import expression_from_data, recorded_number, recorded_tensor
-from verifycompile.torch_interface.placements import block_shard, partial_of
+from verifycompile.torch_interface.dtensor.placements import block_shard, partial_of
+from verifycompile.torch_interface.operators.expressions import expression_from_data, recorded_number, recorded_tensor
 
 _MODULES = frozenset({"_operator", "operator", "math", "torch", "torch.sym"})
 """Where functions of a graph that are no operators of torch may come from."""

@@ -10,7 +10,7 @@ import torch
 from verifycompile.certificate.annotations import AnnotationError, expression_of, symbols_of
 from verifycompile.lowering.recorded import tensors_of
 from verifycompile.program import Program, Role
-from verifycompile.torch_interface.derivation import is_derived_number
+from verifycompile.torch_interface.operators.derivation import is_derived_number
 
 
 def check_symbols(program: Program) -> None:

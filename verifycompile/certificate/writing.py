@@ -22,9 +22,9 @@ from torch.distributed.tensor.placement_types import Partial, Placement
 from verifycompile.certificate.storage import StorageError, StoredModule, StoredObject, is_in_table
 from verifycompile.lowering.recorded import constant_content
 from verifycompile.program import Program, ProgramInput, ProgramOutput, Size
-from verifycompile.torch_interface.operators import is_overload
-from verifycompile.torch_interface.placements import is_known, outer_blocks, reduction_name, sharded_dimension
-from verifycompile.torch_interface.written_expressions import expression_to_data
+from verifycompile.torch_interface.dtensor.placements import is_known, outer_blocks, reduction_name, sharded_dimension
+from verifycompile.torch_interface.operators.calls import is_overload
+from verifycompile.torch_interface.operators.written_expressions import expression_to_data
 from verifycompile.walks import reached
 
 

@@ -16,9 +16,9 @@ import torch.distributed as dist
 from verifycompile.comparison import compare
 from verifycompile.comparison.report import CompareReport
 from verifycompile.errors import UsageError
-from verifycompile.torch_interface.fake_groups import fake_process_group
-from verifycompile.torch_interface.job_store import job_store
-from verifycompile.torch_interface.source import raising_line
+from verifycompile.torch_interface.ranks.fake_groups import fake_process_group
+from verifycompile.torch_interface.ranks.job_store import job_store
+from verifycompile.torch_interface.source_lines.source import raising_line
 
 _TOLD = "verifycompile/compare/told"
 _SECONDS = 60.0

@@ -16,8 +16,8 @@ from verifycompile.comparison.worker import Clip, Optimizer, Training
 from verifycompile.diagnostics.report import Report
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
-from verifycompile.torch_interface.acting_rank import is_pretended
-from verifycompile.torch_interface.mesh import has_world
+from verifycompile.torch_interface.ranks.acting_rank import is_pretended
+from verifycompile.torch_interface.ranks.mesh import has_world
 
 _STEPS = "torch.optim.SGD(parameters, lr=0.1)"
 _CLIPS = "torch.nn.utils.clip_grad_norm_(parameters, 1.0)"

@@ -18,7 +18,7 @@ from verifycompile.comparison.trace import Entry, Kind
 from verifycompile.comparison.worker import MAIN, Ran
 from verifycompile.options import Options
 from verifycompile.program import Mesh
-from verifycompile.torch_interface.placements import sharded_dimension
+from verifycompile.torch_interface.dtensor.placements import sharded_dimension
 
 FINAL = frozenset({Kind.OUTPUT, Kind.GRADIENT, Kind.CLIPPED, Kind.PARAMETER, Kind.BUFFER, Kind.STATE})
 """What the spec ends with: a difference here is one of the programs, wherever it came from."""

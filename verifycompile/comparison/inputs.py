@@ -18,7 +18,7 @@ from verifycompile.comparison.trace import Entry
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import Mesh
-from verifycompile.torch_interface.placements import sharded_dimension
+from verifycompile.torch_interface.dtensor.placements import sharded_dimension
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from verifycompile.comparison.phases import Ended, Phases
 from verifycompile.comparison.ranks import READS, Failure, RankFailedError
 from verifycompile.comparison.worker import Worker
-from verifycompile.torch_interface.eager_frames import uncompiled
+from verifycompile.torch_interface.dynamo.eager_frames import uncompiled
 
 _OWN = frozenset({*READS, "save", "restore", "begin", "parameters", "inputs", "take_inputs", "compile"})
 """Methods that call nothing of the program."""

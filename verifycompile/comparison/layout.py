@@ -11,9 +11,9 @@ from torch.distributed.tensor.placement_types import Partial, Placement, Replica
 from verifycompile.capture.layouts import shard_degrees
 from verifycompile.errors import UsageError
 from verifycompile.program import Mesh
-from verifycompile.torch_interface.mesh import coordinate_of
-from verifycompile.torch_interface.placements import outer_blocks, reduction_name, sharded_dimension
-from verifycompile.torch_interface.strided import joined, selected
+from verifycompile.torch_interface.dtensor.placements import outer_blocks, reduction_name, sharded_dimension
+from verifycompile.torch_interface.dtensor.strided import joined, selected
+from verifycompile.torch_interface.ranks.mesh import coordinate_of
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.layout import reduce
 

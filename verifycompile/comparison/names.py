@@ -16,9 +16,9 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from verifycompile.capture.as_ranks import uncompiled
+from verifycompile.capture.ranks.as_ranks import uncompiled
 from verifycompile.errors import UsageError
-from verifycompile.torch_interface.closures import closed_over
+from verifycompile.torch_interface.dynamo.closures import closed_over
 
 _WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"})
 _DEPTH = 8

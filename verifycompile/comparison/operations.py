@@ -19,14 +19,14 @@ from torch.overrides import TorchFunctionMode
 from verifycompile.comparison.names import flattened, mapped
 from verifycompile.comparison.trace import Hooked, Keep, Kind, Layout, calling_place, traced
 from verifycompile.program import SourceLocation
-from verifycompile.torch_interface.autograd_nodes import (
+from verifycompile.torch_interface.source_lines.source import is_code_of_user
+from verifycompile.torch_interface.training_step.autograd_nodes import (
     custom_functions_around,
     edges_out_of,
     next_number,
     nodes_since,
     value_of,
 )
-from verifycompile.torch_interface.source import is_code_of_user
 
 _COMMUNICATION = str(Path(dist.__file__).parent)
 _COPIES = frozenset({"alias", "clone", "contiguous", "detach", "detach_", "requires_grad_", "view_as"})

@@ -18,8 +18,8 @@ from typing import Any
 import torch.distributed as dist
 
 from verifycompile.comparison.ranks import Failure, failure_of
-from verifycompile.torch_interface.job_store import job_store
-from verifycompile.torch_interface.thread_state import thread_state
+from verifycompile.torch_interface.rank_threads.thread_state import thread_state
+from verifycompile.torch_interface.ranks.job_store import job_store
 
 AFTER_AN_ERROR = 5.0
 """Seconds that a rank goes on after another one has raised an error: its own error would be the cause."""

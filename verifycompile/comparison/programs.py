@@ -15,20 +15,20 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Placement, Replicate
 
-from verifycompile.capture.as_ranks import uncompiled
-from verifycompile.capture.numbers import changed_since_construction, put
+from verifycompile.capture.numbers.plain_values import changed_since_construction, put
+from verifycompile.capture.ranks.as_ranks import uncompiled
 from verifycompile.comparison.layout import Known
 from verifycompile.comparison.names import inner_model, named_modules, named_tensors
 from verifycompile.comparison.trace import Layout
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
-from verifycompile.torch_interface.closures import values_closed_over
-from verifycompile.torch_interface.constructed import recorded
-from verifycompile.torch_interface.globalize import Globalizer, Relocator
-from verifycompile.torch_interface.gradient_hooks import register_hooks, registered_hooks
-from verifycompile.torch_interface.mesh import RootMesh, has_world, root_of
-from verifycompile.torch_interface.tensors import of_acting_rank, trained_as
-from verifycompile.torch_interface.unwrapped import without_outer_wrappers
+from verifycompile.torch_interface.data_parallel.unwrapped import without_outer_wrappers
+from verifycompile.torch_interface.dtensor.globalize import Globalizer, Relocator
+from verifycompile.torch_interface.dtensor.tensors import of_acting_rank, trained_as
+from verifycompile.torch_interface.dynamo.closures import values_closed_over
+from verifycompile.torch_interface.ranks.constructed import recorded
+from verifycompile.torch_interface.ranks.mesh import RootMesh, has_world, root_of
+from verifycompile.torch_interface.training_step.gradient_hooks import register_hooks, registered_hooks
 
 
 def root_of_program(models: tuple[Any, ...], options: Options) -> RootMesh | None:

@@ -48,11 +48,11 @@ from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import Mesh, MeshAxis
-from verifycompile.torch_interface.acting_rank import groups_of_its_own, is_pretended
-from verifycompile.torch_interface.mesh import RootMesh
-from verifycompile.torch_interface.observation import ReadKind, rank_reads_ignored, reads
-from verifycompile.torch_interface.perturbation import epsilon_of
-from verifycompile.torch_interface.ranks_in_threads import RanksInThreads
+from verifycompile.torch_interface.rank_threads.perturbation import epsilon_of
+from verifycompile.torch_interface.rank_threads.ranks_in_threads import RanksInThreads
+from verifycompile.torch_interface.ranks.acting_rank import groups_of_its_own, is_pretended
+from verifycompile.torch_interface.ranks.mesh import RootMesh
+from verifycompile.torch_interface.ranks.observation import ReadKind, rank_reads_ignored, reads
 
 _RANDOM = "random numbers were drawn: all streams begin alike, but a rank's draws for a part are not the spec's"
 

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 from verifycompile.comparison.worker import Worker
 from verifycompile.errors import UsageError
 from verifycompile.program import SourceLocation
-from verifycompile.torch_interface.eager_frames import uncompiled
-from verifycompile.torch_interface.own_compilation import OwnCompilation
-from verifycompile.torch_interface.ranks_in_threads import RanksInThreads, RanksWaitError
-from verifycompile.torch_interface.source import raising_line
+from verifycompile.torch_interface.dynamo.eager_frames import uncompiled
+from verifycompile.torch_interface.dynamo.own_compilation import OwnCompilation
+from verifycompile.torch_interface.rank_threads.ranks_in_threads import RanksInThreads, RanksWaitError
+from verifycompile.torch_interface.source_lines.source import raising_line
 
 READS = frozenset({"value", "parameter", "input_part", "places", "drop", "turn"})
 """Methods that run nothing of the program."""

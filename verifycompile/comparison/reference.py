@@ -15,10 +15,10 @@ from verifycompile.comparison.store import Store
 from verifycompile.comparison.threshold import distance, norm_of
 from verifycompile.comparison.trace import Entry, Kind
 from verifycompile.comparison.worker import Training, Worker
-from verifycompile.torch_interface.acting_rank import acting_alone, nothing_communicated
-from verifycompile.torch_interface.mesh import has_world
-from verifycompile.torch_interface.perturbation import epsilon_of, perturbed, unperturbed
-from verifycompile.torch_interface.random_streams import RandomStreams, seed_all
+from verifycompile.torch_interface.rank_threads.perturbation import epsilon_of, perturbed, unperturbed
+from verifycompile.torch_interface.rank_threads.random_streams import RandomStreams, seed_all
+from verifycompile.torch_interface.ranks.acting_rank import acting_alone, nothing_communicated
+from verifycompile.torch_interface.ranks.mesh import has_world
 
 _NUMBERS = 16
 """On so many a tolerance rests before a difference is told: a scalar may move by next to nothing in two runs."""

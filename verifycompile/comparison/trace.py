@@ -18,8 +18,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from verifycompile.comparison.layout import Known
 from verifycompile.comparison.names import mapped, tensors_of
 from verifycompile.program import SourceLocation
-from verifycompile.torch_interface.source import calling_line, is_user_file
-from verifycompile.torch_interface.tensors import arrived, like_dtensor
+from verifycompile.torch_interface.dtensor.tensors import arrived, like_dtensor
+from verifycompile.torch_interface.source_lines.source import calling_line, is_user_file
 
 Layout = Callable[[DTensor], Known]
 """The placements of a DTensor over the axes of the program's mesh."""

@@ -18,8 +18,8 @@ from verifycompile.comparison.store import Store
 from verifycompile.comparison.trace import Entry, Keep, Kind, Layout, Recorder, definition, local_part, traced
 from verifycompile.errors import UsageError
 from verifycompile.program import SourceLocation
-from verifycompile.torch_interface.random_streams import RandomStreams, seed_all
-from verifycompile.torch_interface.tensors import from_local_recorded, like_dtensor
+from verifycompile.torch_interface.dtensor.tensors import from_local_recorded, like_dtensor
+from verifycompile.torch_interface.rank_threads.random_streams import RandomStreams, seed_all
 
 MAIN = "main_"
 """Before the name of a gradient that the program adds up by itself."""

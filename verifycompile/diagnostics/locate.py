@@ -9,10 +9,10 @@ import torch.fx
 
 from verifycompile.diagnostics.finding import Label
 from verifycompile.program import SourceLocation
-from verifycompile.torch_interface.evaluation import is_view
-from verifycompile.torch_interface.model_lines import helper_location_of, model_location_of
-from verifycompile.torch_interface.source import module_of
-from verifycompile.torch_interface.value_names import operator_of
+from verifycompile.torch_interface.operators.evaluation import is_view
+from verifycompile.torch_interface.source_lines.model_lines import helper_location_of, model_location_of
+from verifycompile.torch_interface.source_lines.source import module_of
+from verifycompile.torch_interface.source_lines.value_names import operator_of
 
 Locator = Callable[[torch.fx.Node], SourceLocation | None]
 

@@ -26,9 +26,9 @@ from verifycompile.refinement.check import Checker, check_with_values, new_pool
 from verifycompile.refinement.memo import Repetition
 from verifycompile.refinement.placement import describe, same_value
 from verifycompile.rewrites.codes import code_of
-from verifycompile.torch_interface.model_lines import is_collective, model_location_of
-from verifycompile.torch_interface.source import is_of_backward, module_of
-from verifycompile.torch_interface.value_names import names_of_inputs, operator_of, value_name
+from verifycompile.torch_interface.source_lines.model_lines import is_collective, model_location_of
+from verifycompile.torch_interface.source_lines.source import is_of_backward, module_of
+from verifycompile.torch_interface.source_lines.value_names import names_of_inputs, operator_of, value_name
 
 LIMITS = Limits(seconds=30.0, memory=4 << 30)
 """Of the second proof. Where they end it, the page shows both programs without relations, and says so."""

@@ -15,7 +15,7 @@ from verifycompile.diagnostics.finding import Counterexample, Sparse
 from verifycompile.diagnostics.page_programs import collectives, page_data
 from verifycompile.diagnostics.render_text import render_finding
 from verifycompile.rewrites.documentation import entry
-from verifycompile.torch_interface.placements import outer_blocks, sharded_dimension
+from verifycompile.torch_interface.dtensor.placements import outer_blocks, sharded_dimension
 
 if TYPE_CHECKING:
     from verifycompile.diagnostics.report import Report

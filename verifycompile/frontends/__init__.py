@@ -21,7 +21,7 @@ from verifycompile.diagnostics.waiver import sentence_of_unused, unused, with_wa
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import Program
-from verifycompile.torch_interface.dispatch_state import dispatch_as_before
+from verifycompile.torch_interface.rank_threads.dispatch_state import dispatch_as_before
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,8 +13,8 @@ from verifycompile.agreement.together import captured_in_job
 from verifycompile.capture import capture_both, capture_implementation
 from verifycompile.frontends import Captured
 from verifycompile.options import Options
-from verifycompile.torch_interface.dynamo import frame_under_compilation
-from verifycompile.torch_interface.dynamo_backend import compilation_left_as_it_is, without_override
+from verifycompile.torch_interface.dynamo.backend import compilation_left_as_it_is, without_override
+from verifycompile.torch_interface.dynamo.frames import frame_under_compilation
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,6 @@ from typing import Any
 import torch.fx
 
 from verifycompile.assumption import Assumption, AssumptionKind
-from verifycompile.capture.captured_graphs import CapturedGraphs
 from verifycompile.capture.graphs import (
     check_shapes,
     implementation_program,
@@ -21,7 +20,8 @@ from verifycompile.capture.graphs import (
     resolve_inputs,
     spec_program,
 )
-from verifycompile.capture.process_groups import GroupTable
+from verifycompile.capture.ranks.captured_graphs import CapturedGraphs
+from verifycompile.capture.ranks.process_groups import GroupTable
 from verifycompile.diagnostics.report import Report
 from verifycompile.errors import UsageError
 from verifycompile.frontends import Captured, report_of

@@ -12,7 +12,7 @@ from verifycompile.capture import arguments_of_call, capture_model, frame_of_mod
 from verifycompile.diagnostics.report import Report
 from verifycompile.frontends import Captured, report_of
 from verifycompile.options import Options
-from verifycompile.torch_interface.dynamo_backend import without_override
+from verifycompile.torch_interface.dynamo.backend import without_override
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,15 +7,15 @@ import dataclasses
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
+from verifycompile.capture.data_parallel.step_objects import objects_of_step
+from verifycompile.capture.data_parallel.training_step import Arguments, Step, capture_step
 from verifycompile.capture.model import arguments_of_call
-from verifycompile.capture.step_objects import objects_of_step
-from verifycompile.capture.training_step import Arguments, Step, capture_step
 from verifycompile.diagnostics.report import Report
 from verifycompile.errors import UsageError
 from verifycompile.frontends import Captured, report_of
 from verifycompile.options import Options
-from verifycompile.torch_interface.acting_rank import is_pretended
-from verifycompile.torch_interface.mesh import has_world
+from verifycompile.torch_interface.ranks.acting_rank import is_pretended
+from verifycompile.torch_interface.ranks.mesh import has_world
 
 _OPTIONS = (
     "mesh", "in_placements", "param_placements", "param_names", "out_placements", "on_unproved", "time_limit",

@@ -50,8 +50,8 @@ from verifycompile.rewrites.registry import (
 )
 from verifycompile.rewrites.side_conditions import solver
 from verifycompile.rewrites.values import Piece, Pieces, ReadRows, are_read_rows
-from verifycompile.torch_interface.prims import reads_real_number
-from verifycompile.torch_interface.schema import draws_random_numbers, names_of
+from verifycompile.torch_interface.operators.prims import reads_real_number
+from verifycompile.torch_interface.operators.schema import draws_random_numbers, names_of
 
 if TYPE_CHECKING:
     from verifycompile.lowering.ragged import ReadRowsCalls
@@ -382,7 +382,10 @@ class Lowering:
 
 def _name(node: torch.fx.Node, program: Program | None = None) -> str:
     """A node as a message names it."""
-    from verifycompile.torch_interface.value_names import names_of_inputs, value_name  # here: for messages alone
+    from verifycompile.torch_interface.source_lines.value_names import (  # here: for messages alone
+        names_of_inputs,
+        value_name,
+    )
 
     return value_name(node, None if program is None else names_of_inputs(program))
 

@@ -12,8 +12,8 @@ from torch.utils._pytree import tree_leaves
 from verifycompile.ir.term import View
 from verifycompile.lowering.recorded import is_size
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
-from verifycompile.torch_interface.computed_numbers import computed
-from verifycompile.torch_interface.prims import READ_NUMBER
+from verifycompile.torch_interface.dynamo.computed_numbers import computed
+from verifycompile.torch_interface.operators.prims import READ_NUMBER
 
 if TYPE_CHECKING:
     from verifycompile.lowering.lower import Lowering

@@ -21,7 +21,7 @@ from verifycompile.rewrites.rows.ragged import call_ragged
 from verifycompile.rewrites.rows.row_values import Filled, Ragged, Sorted, Unsorted
 from verifycompile.rewrites.rows.rows import laid_out
 from verifycompile.rewrites.values import ReadRows, are_read_rows
-from verifycompile.torch_interface.schema import draws_random_numbers
+from verifycompile.torch_interface.operators.schema import draws_random_numbers
 
 
 class ReadRowsCalls:

@@ -12,9 +12,9 @@ import torch.fx
 
 from verifycompile.program import Program
 from verifycompile.rewrites.builder import DOUBLE_DTYPES, LARGEST_CONSTANT, Memory
-from verifycompile.torch_interface.elements import constant_value, real_tensors
-from verifycompile.torch_interface.prims import READ_NUMBER
-from verifycompile.torch_interface.schema import names_of
+from verifycompile.torch_interface.operators.elements import constant_value, real_tensors
+from verifycompile.torch_interface.operators.prims import READ_NUMBER
+from verifycompile.torch_interface.operators.schema import names_of
 
 # Tuples: torch computes the hash of an operator in Python, while a few comparisons of objects cost nothing.
 TAKES_PIECES = (torch.ops.aten.cat.default,)

@@ -24,11 +24,11 @@ from verifycompile.program import Program
 from verifycompile.rewrites.builder import Call
 from verifycompile.rewrites.operators.custom_operators import Recognised, recognise
 from verifycompile.rewrites.registry import UNDECLARED, UndefinedError, UnsupportedError, declaration_of
-from verifycompile.torch_interface.custom import is_custom
-from verifycompile.torch_interface.decompositions import has_decomposition
-from verifycompile.torch_interface.in_flight import in_flight, is_mark
-from verifycompile.torch_interface.operators import by_name
-from verifycompile.torch_interface.schema import names_of
+from verifycompile.torch_interface.communication.in_flight import in_flight, is_mark
+from verifycompile.torch_interface.operators.calls import by_name
+from verifycompile.torch_interface.operators.custom import is_custom
+from verifycompile.torch_interface.operators.decompositions import has_decomposition
+from verifycompile.torch_interface.operators.schema import names_of
 
 _REFUSALS = (UnsupportedError, UnalignedError, ShapeError)
 

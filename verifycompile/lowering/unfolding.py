@@ -16,13 +16,13 @@ from verifycompile.ir.size import Size
 from verifycompile.lowering.recorded import reads_memory
 from verifycompile.lowering.sizes import Sizes
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
-from verifycompile.torch_interface.decompositions import (
+from verifycompile.torch_interface.operators.decompositions import (
     Decomposition,
     NotDecomposedError,
     Operand,
     decompose,
 )
-from verifycompile.torch_interface.derivation import is_derived_number
+from verifycompile.torch_interface.operators.derivation import is_derived_number
 
 DEEPEST = 12
 """Decompositions of operators in decompositions."""

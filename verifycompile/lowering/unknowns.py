@@ -13,7 +13,7 @@ from verifycompile.ir.size import Size, exact_quotient
 from verifycompile.ir.term import View, identity_view
 from verifycompile.lowering.recorded import DECIDES_SIZE
 from verifycompile.rewrites.builder import UNKNOWN
-from verifycompile.torch_interface.derivation import is_derived_number
+from verifycompile.torch_interface.operators.derivation import is_derived_number
 
 if TYPE_CHECKING:
     from verifycompile.lowering.lower import Lowering

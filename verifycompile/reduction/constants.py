@@ -22,10 +22,10 @@ import torch.fx
 from verifycompile.program import Program
 from verifycompile.reduction.recorded import shapes_of, tensors_of
 from verifycompile.reduction.solve import Sizes
-from verifycompile.torch_interface.elements import constant_value
-from verifycompile.torch_interface.evaluation import operator_name
-from verifycompile.torch_interface.operators import number_arguments
-from verifycompile.torch_interface.schema import names_of
+from verifycompile.torch_interface.operators.calls import number_arguments
+from verifycompile.torch_interface.operators.elements import constant_value
+from verifycompile.torch_interface.operators.evaluation import operator_name
+from verifycompile.torch_interface.operators.schema import names_of
 
 Number = int | float
 

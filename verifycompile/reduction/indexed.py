@@ -12,7 +12,7 @@ import torch
 import torch.fx
 
 from verifycompile.reduction.recorded import dimensions_of, named_arguments, tensors_of
-from verifycompile.torch_interface.evaluation import operator_name
+from verifycompile.torch_interface.operators.evaluation import operator_name
 from verifycompile.walks import reached
 
 _RANGES = ("aten.arange.default", "aten.arange.start", "aten.arange.start_step")

@@ -17,7 +17,7 @@ from verifycompile.program import Program
 from verifycompile.reduction.constraints import NEAR, Constraints, keeps_proportion
 from verifycompile.reduction.indexed import indexed, ranges_in
 from verifycompile.reduction.recorded import dimensions_of, named_arguments
-from verifycompile.torch_interface.evaluation import operator_name
+from verifycompile.torch_interface.operators.evaluation import operator_name
 
 _MOST_RANKS = 64
 

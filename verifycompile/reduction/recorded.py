@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from verifycompile.torch_interface.schema import arguments_of
+from verifycompile.torch_interface.operators.schema import arguments_of
 
 _NUMBERS = frozenset({int})
 

@@ -15,7 +15,7 @@ from verifycompile.reduction.operators import collect
 from verifycompile.reduction.recorded import dimensions_of
 from verifycompile.reduction.rewrite import UnreducibleError, rewrite, whole_node
 from verifycompile.reduction.solve import Sizes, solve
-from verifycompile.torch_interface.resized import WithoutMemory
+from verifycompile.torch_interface.operators.resized import WithoutMemory
 
 KEPT = 8
 """Numbers up to this one stay as they are."""

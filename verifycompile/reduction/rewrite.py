@@ -16,10 +16,10 @@ from verifycompile.reduction.constants import Constants
 from verifycompile.reduction.operators import SIZES
 from verifycompile.reduction.recorded import dimensions_of, known_sizes, named_arguments, tensors_of
 from verifycompile.reduction.solve import Sizes
-from verifycompile.torch_interface.evaluation import operator_name
-from verifycompile.torch_interface.graph_modules import module_of
-from verifycompile.torch_interface.resized import WithoutMemory, resized_number, resized_tensor
-from verifycompile.torch_interface.schema import names_of
+from verifycompile.torch_interface.dynamo.graph_modules import module_of
+from verifycompile.torch_interface.operators.evaluation import operator_name
+from verifycompile.torch_interface.operators.resized import WithoutMemory, resized_number, resized_tensor
+from verifycompile.torch_interface.operators.schema import names_of
 
 _UNCHECKED = ("_scaled_dot_product", "_flash_attention", "_efficient_attention", "_grouped_mm")
 """Operators that ask for sizes of a kernel's own, or give results of such sizes that only their backward pass reads."""

@@ -13,8 +13,8 @@ from verifycompile.program import Program
 from verifycompile.reduction.constants import Number, unexplained
 from verifycompile.reduction.reduce import KEPT, Reduced, reduce_sizes
 from verifycompile.reduction.rewrite import UnreducibleError
-from verifycompile.torch_interface.elements import real_tensors
-from verifycompile.torch_interface.threads import one_thread
+from verifycompile.torch_interface.operators.elements import real_tensors
+from verifycompile.torch_interface.rank_threads.operator_threads import one_thread
 from verifycompile.witness import Agreement, EvaluationError, Witness, compare_outputs, find_witness
 from verifycompile.witness.comparison import PERMUTED
 from verifycompile.witness.cost import DEFAULT_MAX_ELEMENTS, elements, most_elements

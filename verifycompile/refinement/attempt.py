@@ -28,7 +28,7 @@ from verifycompile.refinement.inputs import leaf_of, relate, tensor_inputs, unre
 from verifycompile.refinement.mismatch import Mismatch
 from verifycompile.refinement.placement import Placements, describe, holds, same_value, with_open_axes
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
-from verifycompile.torch_interface.schema import is_mutable
+from verifycompile.torch_interface.operators.schema import is_mutable
 
 _EFFECTS = {
     OutputKind.VALUE: "returns",

@@ -27,9 +27,9 @@ from verifycompile.refinement.placement import describe
 from verifycompile.refinement.relations import Diagnosis, NodeRelations, first_value, ordered_ancestors, producer
 from verifycompile.refinement.unknowns import unknowns
 from verifycompile.rewrites.operators.collective import REDUCTION_ARGUMENT
-from verifycompile.torch_interface.evaluation import is_view
-from verifycompile.torch_interface.model_lines import model_location_of, pass_over_functions_of_spec
-from verifycompile.torch_interface.value_names import call_name, names_of_inputs, operator_of, value_name
+from verifycompile.torch_interface.operators.evaluation import is_view
+from verifycompile.torch_interface.source_lines.model_lines import model_location_of, pass_over_functions_of_spec
+from verifycompile.torch_interface.source_lines.value_names import call_name, names_of_inputs, operator_of, value_name
 
 aten = torch.ops.aten
 

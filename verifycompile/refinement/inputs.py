@@ -15,7 +15,7 @@ from verifycompile.lowering.lower import Lowering
 from verifycompile.program import ProgramInput, Role
 from verifycompile.refinement.placement import shard
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
-from verifycompile.torch_interface.derivation import is_derived_number
+from verifycompile.torch_interface.operators.derivation import is_derived_number
 
 _TENSORS = (Role.INPUT, Role.PARAMETER, Role.BUFFER, Role.TANGENT)
 

@@ -10,8 +10,8 @@ import torch.fx
 
 from verifycompile.program import OutputKind, Program, ProgramOutput
 from verifycompile.refinement.mismatch import Mismatch
-from verifycompile.torch_interface.evaluation import is_view
-from verifycompile.torch_interface.value_names import is_backward, names_of_inputs, value_name
+from verifycompile.torch_interface.operators.evaluation import is_view
+from verifycompile.torch_interface.source_lines.value_names import is_backward, names_of_inputs, value_name
 
 
 def missing_output(spec: Program, implementation: Program) -> Mismatch | None:

@@ -15,9 +15,9 @@ import torch.fx
 from torch.distributed.tensor.placement_types import Placement, Shard
 
 from verifycompile.rewrites.operators.loss import SUM
-from verifycompile.torch_interface.evaluation import is_view
-from verifycompile.torch_interface.ranks import RANK_NAMESPACES, namespace
-from verifycompile.torch_interface.value_names import call_name, operator_of, value_name
+from verifycompile.torch_interface.operators.evaluation import is_view
+from verifycompile.torch_interface.ranks.rank_values import RANK_NAMESPACES, namespace
+from verifycompile.torch_interface.source_lines.value_names import call_name, operator_of, value_name
 
 MEAN_OF_OWN, STATISTICS, CLASSES, INDEX, PIECES = "VC113", "VC114", "VC115", "VC117", "VC118"
 

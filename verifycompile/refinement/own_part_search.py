@@ -11,8 +11,8 @@ from verifycompile.refinement.classify import Found, Kind
 from verifycompile.refinement.own_part import MEAN_OF_OWN, PIECES, fault_of_operator
 from verifycompile.refinement.relations import NodeRelations, ordered_ancestors
 from verifycompile.rewrites.operators.pointwise_losses import ignored_by_mean
-from verifycompile.torch_interface.evaluation import is_view
-from verifycompile.torch_interface.value_names import names_of_inputs, value_name
+from verifycompile.torch_interface.operators.evaluation import is_view
+from verifycompile.torch_interface.source_lines.value_names import names_of_inputs, value_name
 
 
 @dataclasses.dataclass(frozen=True)

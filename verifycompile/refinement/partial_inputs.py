@@ -15,8 +15,8 @@ from verifycompile.program import Mesh, ProgramInput
 from verifycompile.refinement.inputs import input_key
 from verifycompile.refinement.placement import shard
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
-from verifycompile.torch_interface.changed_placements import with_dimension
-from verifycompile.torch_interface.placements import reduction_name, sharded_dimension
+from verifycompile.torch_interface.dtensor.changed_placements import with_dimension
+from verifycompile.torch_interface.dtensor.placements import reduction_name, sharded_dimension
 
 
 def partial_leaf(

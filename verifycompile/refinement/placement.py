@@ -14,7 +14,7 @@ from verifycompile.ir.term import Digit, TermPool, View
 from verifycompile.program import Mesh
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
-from verifycompile.torch_interface.placements import (
+from verifycompile.torch_interface.dtensor.placements import (
     is_known,
     norm_order,
     outer_blocks,

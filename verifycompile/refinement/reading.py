@@ -20,7 +20,7 @@ import torch.fx
 
 from verifycompile.lowering.lower import Lowering
 from verifycompile.lowering.recorded import is_size, memory_read, whole_split
-from verifycompile.torch_interface.schema import draws_random_numbers
+from verifycompile.torch_interface.operators.schema import draws_random_numbers
 
 _OPERAND = "operand"
 

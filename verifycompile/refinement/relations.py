@@ -18,7 +18,7 @@ from verifycompile.lowering.lower import Lowering
 from verifycompile.program import Mesh, ProgramOutput
 from verifycompile.refinement.classify import Found, Kind, classify
 from verifycompile.refinement.unknowns import unknowns
-from verifycompile.torch_interface.source import location_of
+from verifycompile.torch_interface.source_lines.source import location_of
 from verifycompile.walks import reached
 
 

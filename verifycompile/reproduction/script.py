@@ -17,8 +17,8 @@ from torch.distributed.tensor.placement_types import Partial, Placement, Replica
 from verifycompile.program import Program, ProgramInput
 from verifycompile.reproduction import runtime
 from verifycompile.reproduction.source import GraphSource, NoScriptError, identifier, literal
-from verifycompile.torch_interface.evaluation import symbolic_expression
-from verifycompile.torch_interface.placements import is_known, norm_order, outer_blocks, sharded_dimension
+from verifycompile.torch_interface.dtensor.placements import is_known, norm_order, outer_blocks, sharded_dimension
+from verifycompile.torch_interface.operators.evaluation import symbolic_expression
 from verifycompile.witness import Agreement, EvaluationError, attention, written_kernels
 from verifycompile.witness.inputs import placements_of, size_values, tangent_inputs, tensor_inputs
 from verifycompile.witness.search import Difference

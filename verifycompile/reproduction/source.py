@@ -12,13 +12,13 @@ from typing import Any
 import torch
 import torch.fx
 
-from verifycompile.capture.merged_collectives import RANK
+from verifycompile.capture.ranks.merged_collectives import RANK
 from verifycompile.diagnostics.source_text import display_path, excerpt
 from verifycompile.program import Program, SourceLocation
-from verifycompile.torch_interface.elements import constant_value
-from verifycompile.torch_interface.evaluation import operator_name, symbolic_expression
-from verifycompile.torch_interface.model_lines import helper_location_of, model_location_of
-from verifycompile.torch_interface.operators import by_name
+from verifycompile.torch_interface.operators.calls import by_name
+from verifycompile.torch_interface.operators.elements import constant_value
+from verifycompile.torch_interface.operators.evaluation import operator_name, symbolic_expression
+from verifycompile.torch_interface.source_lines.model_lines import helper_location_of, model_location_of
 from verifycompile.witness import attention, collectives, operators
 from verifycompile.witness.interpreter import ancestors
 from verifycompile.witness.written_kernels import WRITTEN

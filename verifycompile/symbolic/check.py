@@ -14,7 +14,7 @@ import torch
 from verifycompile import bounds
 from verifycompile.bounds import RanOut
 from verifycompile.capture import arguments_of_call, capture_model, model_or_built
-from verifycompile.capture.own_losses import with_multiplied_sums, with_own_losses
+from verifycompile.capture.data_parallel.own_losses import with_multiplied_sums, with_own_losses
 from verifycompile.counterexamples import counterexample_of
 from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.severity import Severity
@@ -26,8 +26,8 @@ from verifycompile.reduction import Reduced, reduce_sizes
 from verifycompile.reduction.search import described_sizes, find_difference
 from verifycompile.symbolic.compare import Compared, compare_elements
 from verifycompile.symbolic.report import CrossCheckReport, OutputCheck
-from verifycompile.torch_interface.dynamo_backend import without_override
-from verifycompile.torch_interface.evaluation import size_hint
+from verifycompile.torch_interface.dynamo.backend import without_override
+from verifycompile.torch_interface.operators.evaluation import size_hint
 from verifycompile.within_limits import limits_of
 from verifycompile.witness import EvaluationError
 

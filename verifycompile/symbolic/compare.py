@@ -16,7 +16,7 @@ from verifycompile.symbolic.decide import Answer, Decider
 from verifycompile.symbolic.expressions import Expressions
 from verifycompile.symbolic.report import OutputCheck
 from verifycompile.symbolic.tensor import symbolic, variables
-from verifycompile.torch_interface.elements import real_tensors
+from verifycompile.torch_interface.operators.elements import real_tensors
 from verifycompile.witness.comparison import Agreement, OutputComparison, candidate_placements
 from verifycompile.witness.draw import Distribution, draw
 from verifycompile.witness.error import EvaluationError

@@ -18,7 +18,7 @@ from verifycompile.symbolic.arithmetic import ARITHMETIC
 from verifycompile.symbolic.expressions import Expressions
 from verifycompile.symbolic.sums import SUMS
 from verifycompile.symbolic.tensor import SymbolicTensor, elementwise, symbolic
-from verifycompile.torch_interface.evaluation import decomposition, operator_name
+from verifycompile.torch_interface.operators.evaluation import decomposition, operator_name
 from verifycompile.witness.error import EvaluationError
 
 aten = torch.ops.aten

@@ -12,7 +12,7 @@ from typing import Any, Self
 import torch
 
 from verifycompile.symbolic.expressions import Expressions
-from verifycompile.torch_interface.wrapped import without_storage
+from verifycompile.torch_interface.dtensor.wrapped import without_storage
 
 
 class SymbolicTensor(torch.Tensor):

@@ -17,7 +17,7 @@ def fake_group(world_size: int, rank: int = 0) -> Generator[None]:
 
     Raises ``RuntimeError`` where a process group is there already, ``ValueError`` for a size or rank that is none.
     """
-    from verifycompile.torch_interface.fake_groups import fake_process_group  # it imports DTensor
+    from verifycompile.torch_interface.ranks.fake_groups import fake_process_group  # it imports DTensor
 
     if not isinstance(world_size, int) or world_size < 1:  # pyright: ignore[reportUnnecessaryIsInstance]  # not everyone checks types
         raise ValueError(f"`world_size` must be a number of ranks greater than zero, not {world_size!r}.")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 
-from verifycompile.torch_interface.mesh import place_at
+from verifycompile.torch_interface.ranks.mesh import place_at
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.layout import assemble
 from verifycompile.witness.rounding import ROUNDING_FACTOR

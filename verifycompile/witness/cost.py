@@ -8,7 +8,7 @@ import torch
 
 from verifycompile import bounds
 from verifycompile.program import Program
-from verifycompile.torch_interface.evaluation import is_view, size_hint
+from verifycompile.torch_interface.operators.evaluation import is_view, size_hint
 
 DEFAULT_MAX_ELEMENTS = 50_000_000
 ELEMENTS_OF_A_CALL = 128

@@ -10,7 +10,7 @@ import sympy
 import torch
 
 from verifycompile.program import Program, ProgramInput, Role
-from verifycompile.torch_interface.evaluation import operator_name, size_hint
+from verifycompile.torch_interface.operators.evaluation import operator_name, size_hint
 from verifycompile.witness.ignored import ignored_classes
 from verifycompile.witness.indices import counts_from_the_end, index_bound, is_searched
 from verifycompile.witness.inputs import Inputs, spec_sizes, tangent_inputs, tensor_inputs, traced_shape

@@ -10,8 +10,8 @@ import torch
 import torch.fx
 
 from verifycompile.program import Program
-from verifycompile.torch_interface.evaluation import operator_name
-from verifycompile.torch_interface.operators import by_name
+from verifycompile.torch_interface.operators.calls import by_name
+from verifycompile.torch_interface.operators.evaluation import operator_name
 from verifycompile.walks import reached
 from verifycompile.witness.indices import counts_from_the_end, keeps_values
 from verifycompile.witness.inputs import Inputs, tensor_inputs

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 import torch.fx
 
-from verifycompile.torch_interface.evaluation import operator_name
-from verifycompile.torch_interface.operators import by_name
+from verifycompile.torch_interface.operators.calls import by_name
+from verifycompile.torch_interface.operators.evaluation import operator_name
 
 DEFAULT_BOUND = 4
 """Integers without a known use are drawn from ``range(DEFAULT_BOUND)``."""

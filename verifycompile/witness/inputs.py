@@ -11,7 +11,7 @@ import torch.fx
 from torch.distributed.tensor.placement_types import Placement, Replicate
 
 from verifycompile.program import Program, ProgramInput, Role
-from verifycompile.torch_interface.evaluation import size_hint, symbolic_expression
+from verifycompile.torch_interface.operators.evaluation import size_hint, symbolic_expression
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.layout import distribute, is_shard, shared
 

@@ -17,16 +17,16 @@ import torch.fx
 
 from verifycompile import bounds
 from verifycompile.program import Mesh, Program
-from verifycompile.torch_interface.elements import constant_value
-from verifycompile.torch_interface.evaluation import (
+from verifycompile.torch_interface.operators.calls import by_name
+from verifycompile.torch_interface.operators.elements import constant_value
+from verifycompile.torch_interface.operators.evaluation import (
     is_view,
     operator_name,
     returns_fresh_memory,
     symbolic_expression,
 )
-from verifycompile.torch_interface.operators import by_name
-from verifycompile.torch_interface.schema import is_mutable, names_of
-from verifycompile.torch_interface.value_names import value_name
+from verifycompile.torch_interface.operators.schema import is_mutable, names_of
+from verifycompile.torch_interface.source_lines.value_names import value_name
 from verifycompile.walks import parts_first, reached
 from verifycompile.witness import collectives, operators, rounding, ties
 from verifycompile.witness.cost import ELEMENTS_OF_A_CALL, elements_of

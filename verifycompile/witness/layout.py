@@ -10,8 +10,8 @@ from typing import TypeVar
 import torch
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
 
-from verifycompile.torch_interface.mesh import place_at
-from verifycompile.torch_interface.placements import order_of, reduction_name
+from verifycompile.torch_interface.dtensor.placements import order_of, reduction_name
+from verifycompile.torch_interface.ranks.mesh import place_at
 from verifycompile.witness.error import EvaluationError
 
 Value = TypeVar("Value")

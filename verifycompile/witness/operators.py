@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from verifycompile.rewrites.operators.custom_operators import recognise
-from verifycompile.torch_interface.evaluation import decomposition, operator_name
-from verifycompile.torch_interface.operators import by_name
-from verifycompile.torch_interface.schema import is_random
+from verifycompile.torch_interface.operators.calls import by_name
+from verifycompile.torch_interface.operators.evaluation import decomposition, operator_name
+from verifycompile.torch_interface.operators.schema import is_random
 from verifycompile.witness import attention
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.unchecked_kernels import require_operands_that_fit

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch.distributed.tensor.placement_types import Partial, Placement
 
 from verifycompile.program import Mesh
-from verifycompile.torch_interface.placements import outer_blocks, reduction_name, sharded_dimension
+from verifycompile.torch_interface.dtensor.placements import outer_blocks, reduction_name, sharded_dimension
 
 
 def describe_placements(placements: Sequence[Placement], mesh: Mesh) -> str:

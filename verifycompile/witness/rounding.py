@@ -12,7 +12,7 @@ import dataclasses
 
 import torch
 
-from verifycompile.torch_interface.evaluation import is_view
+from verifycompile.torch_interface.operators.evaluation import is_view
 
 CHANGE = 1e-9
 """Relative change of every result that may have been rounded."""

@@ -10,7 +10,7 @@ import torch
 from torch.distributed.tensor.placement_types import Placement
 
 from verifycompile.program import Mesh, Program
-from verifycompile.torch_interface.elements import real_tensors
+from verifycompile.torch_interface.operators.elements import real_tensors
 from verifycompile.witness.comparison import Agreement, OutputComparison
 from verifycompile.witness.cost import DEFAULT_MAX_ELEMENTS, elements, most_elements
 from verifycompile.witness.draw import Distribution, applies, draw

@@ -13,7 +13,7 @@ import torch.fx
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
 
 from verifycompile.program import OutputKind, Program, ProgramInput, ProgramOutput
-from verifycompile.torch_interface.elements import real_tensors
+from verifycompile.torch_interface.operators.elements import real_tensors
 from verifycompile.witness.comparison import (
     PERTURBATION,
     RELATIVE_TOLERANCE,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from verifycompile.torch_interface.operators import by_name
+from verifycompile.torch_interface.operators.calls import by_name
 
 _ALONG_A_DIMENSION = {
     "topk": -1,

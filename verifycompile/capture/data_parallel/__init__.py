@@ -1,0 +1,1 @@
+"""Samples, losses and gradients of data-parallel programs, and whole training steps."""

@@ -1,0 +1,244 @@
+"""Moves that let each rank take its own part: slices, selections and positions that do not step with the rank."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.fx
+
+from verifycompile.cause.draft import Draft
+from verifycompile.cause.moves.move import Move, Scene, is_floating, is_integer, is_tensor, shape_of
+from verifycompile.torch_interface.source_lines.value_names import is_backward
+
+aten = torch.ops.aten
+
+_POSITIONS = (aten.arange.default, aten.arange.start, aten.arange.start_step)
+_SPLITS = (aten.split.Tensor, aten.chunk.default)
+_FINDING = (aten.argmax.default, aten.argmin.default, aten.max.dim, aten.min.dim, aten.topk.default)
+
+
+def own_parts(scene: Scene) -> Iterator[Move]:
+    """Each slice, selection and range of positions, begun where the rank's part begins."""
+    for node in scene.calls:
+        for axis in scene.axes:
+            if node.target is aten.slice.Tensor:
+                yield from _slice(scene, node, axis)
+                yield from _with_steps(scene, node, axis)
+            elif node.target is aten.select.int:
+                yield from _select(scene, node, axis)
+            elif node.target in _POSITIONS:
+                yield from _positions(scene, node, axis)
+            elif node.target is operator.getitem:
+                yield from _piece(scene, node, axis)
+
+
+def missing_scatters(scene: Scene) -> Iterator[Move]:
+    """Each slice that begins at one place on all ranks, of a value of which they have different ones, as the rank's own
+    part of the sum.
+    """
+    for node in scene.calls:
+        source = node.args[0] if node.target is aten.slice.Tensor else None
+        if not isinstance(source, torch.fx.Node) or not is_floating(source):
+            continue
+        if not isinstance(dict(enumerate(node.args)).get(2, 0), int):
+            continue
+        for axis in scene.differing(source):
+            for move in _slice(scene, node, axis):
+                yield _scattered(scene, node, source, axis, move)
+
+
+def _scattered(scene: Scene, node: torch.fx.Node, source: torch.fx.Node, axis: int, own_part: Move) -> Move:
+    def apply(draft: Draft) -> None:
+        own, whole = draft.node(node.name), draft.node(source.name)
+        draft.set_arguments(own, (draft.all_reduce(whole, "sum", (axis,)), *own.args[1:]))
+        own_part.apply(draft)
+
+    def texts(_: Draft) -> tuple[str, str]:
+        over, value = scene.names((axis,)), scene.value(source)
+        message = f"{value} is a partial sum over {over}, of which every rank takes the same positions"
+        if is_backward(node):
+            return message, f"reduce-scatter the gradient that {scene.line(node)} computes over {over} (sum)"
+        return message, f"reduce-scatter {value} over {over} (sum) at {scene.line(node)}"
+
+    return Move(("scatter", axis), node.name, "VC101", texts, apply)
+
+
+def own_part_of_operand(scene: Scene) -> Iterator[Move]:
+    """Integers that are positions within the rank's part: each call's operand, with the part's beginning added."""
+    for node in scene.calls:
+        if not is_integer(node) or node.target in _POSITIONS or not node.meta["val"].dim():
+            continue
+        for axis in scene.axes:
+            for dim in range(node.meta["val"].dim()):
+                if _size(node, dim) > 1:
+                    yield _shifted(scene, node, axis, dim)
+    for node in scene.calls:
+        found = _found_along(node)
+        if found is not None:
+            yield from (_shifted(scene, node, axis, found[1], found[0]) for axis in scene.differing(node))
+
+
+def _found_along(node: torch.fx.Node) -> tuple[torch.fx.Node, int] | None:
+    """The value and the dimension of it along which whole numbers are found as indices: those of the largest."""
+    call = node.args[0] if node.target is operator.getitem and node.args[1] == 1 else node
+    if not isinstance(call, torch.fx.Node) or call.target not in _FINDING or not is_integer(node):
+        return None
+    source, dim = call.args[0], dict(enumerate(call.args)).get(2 if call.target is aten.topk.default else 1, -1)
+    rank = len(shape_of(source)) if isinstance(source, torch.fx.Node) else 0
+    return (source, dim % rank) if isinstance(source, torch.fx.Node) and isinstance(dim, int) and rank else None
+
+
+def _piece(scene: Scene, node: torch.fx.Node, axis: int) -> Iterator[Move]:
+    """The piece of equal ones that the rank's coordinate counts."""
+    pieces, index = node.args
+    if not isinstance(pieces, torch.fx.Node) or pieces.target not in _SPLITS or not isinstance(index, int):
+        return
+    source, values = pieces.args[0], pieces.meta["val"]
+    dim = _integer(dict(enumerate(pieces.args)).get(2, 0))
+    alike = all(value.shape == values[0].shape for value in values)
+    if not isinstance(source, torch.fx.Node) or not alike or index + scene.mesh.axes[axis].size > len(values):
+        return
+
+    def apply(draft: Draft) -> None:
+        own, whole = draft.node(node.name), draft.node(source.name)
+        length = _size(own, dim)
+        place = draft.number(own, operator.add, (draft.coordinate(axis), index)) if index else draft.coordinate(axis)
+        first = draft.number(own, operator.mul, (place, length))
+        last = draft.number(own, operator.add, (first, length))
+        draft.redirect(own, draft.insert(own, aten.slice.Tensor, (whole, dim, first, last), own.meta["val"]))
+
+    over, value = scene.names((axis,)), scene.value(node)
+    message = f"{value} takes piece {index} of {scene.value(source)} on every rank of {over}"
+    hint = f"take the piece that the rank's coordinate on {over} counts" + (f", plus {index}" if index else "")
+    yield Move(("own piece", axis), node.name, "VC104", lambda _: (message, hint), apply)
+
+
+def _slice(scene: Scene, node: torch.fx.Node, axis: int) -> Iterator[Move]:
+    source = node.args[0]
+    if not isinstance(source, torch.fx.Node) or not is_tensor(source) or (len(node.args) > 4 and node.args[4] != 1):
+        return
+    dim = _integer(node.args[1] if len(node.args) > 1 else 0)
+    start = node.args[2] if len(node.args) > 2 else 0
+    length, whole = shape_of(node)[dim], shape_of(source)[dim]
+    ranks = scene.mesh.axes[axis].size
+    begin = start if isinstance(start, int) else 0
+    if not isinstance(length, int) or not isinstance(whole, int) or length == 0 or begin < 0:
+        return
+    if begin + length * ranks > whole:
+        return
+
+    def apply(draft: Draft) -> None:
+        own = draft.node(node.name)
+        length = _integer(shape_of(own)[dim])
+        coordinate = draft.coordinate(axis)
+        own_start: Any = dict(enumerate(own.args)).get(2, 0)
+        base = own_start if isinstance(own_start, int) and draft.rank is None else 0
+        first = draft.number(own, operator.mul, (coordinate, length))
+        first = draft.number(own, operator.add, (first, base)) if base else first
+        last = draft.number(own, operator.add, (first, length))
+        draft.set_arguments(own, (own.args[0], dim, first, last), {})
+
+    def texts(_: Draft) -> tuple[str, str]:
+        over = scene.names((axis,))
+        message = f"{scene.value(node)} takes the same positions on every rank of {over}"
+        if not isinstance(start, int):
+            message = f"{scene.value(node)} begins at a wrong position on the ranks of {over}"
+        hint = f"begin {scene.value(node)} at the rank's own part: at the rank's coordinate on {over} times its length"
+        return message, hint + (" plus where it begins now" if begin else "")
+
+    yield Move(("own slice", axis), node.name, "VC104", texts, apply)
+
+
+def _with_steps(scene: Scene, node: torch.fx.Node, axis: int) -> Iterator[Move]:
+    """Every so many-th position, where the rank's part is positions that lie next to each other."""
+    source = node.args[0]
+    dim, step = _integer(node.args[1] if len(node.args) > 1 else 0), node.args[4] if len(node.args) > 4 else 1
+    if not isinstance(step, int) or step == 1 or not isinstance(source, torch.fx.Node) or _size(source, dim) % step:
+        return
+
+    def apply(draft: Draft) -> None:
+        own, whole = draft.node(node.name), draft.node(source.name)
+        length, users = _size(whole, dim) // step, list(own.users)
+        first = draft.number(own, operator.mul, (draft.coordinate(axis), length))
+        last = draft.number(own, operator.add, (first, length))
+        value = whole.meta["val"].narrow(dim, 0, length)
+        draft.redirect(own, draft.insert(own, aten.slice.Tensor, (whole, dim, first, last), value))
+        draft.record_again(*users)
+
+    def texts(draft: Draft) -> tuple[str, str]:
+        over, length = scene.names((axis,)), _size(draft.node(source.name), dim) // step
+        value, whole = scene.value(node), scene.value(source)
+        message = (
+            f"{value} takes positions of {whole} in steps of {step}, where each rank of {over} needs neighbouring ones"
+        )
+        return message, f"take {length} positions of {whole} from the rank's coordinate on {over} times {length} on"
+
+    yield Move(("neighbours", axis), node.name, "VC104", texts, apply)
+
+
+def _select(scene: Scene, node: torch.fx.Node, axis: int) -> Iterator[Move]:
+    source = node.args[0]
+    if not isinstance(source, torch.fx.Node) or not is_tensor(source) or len(node.args) < 3:
+        return
+    dim, index = _integer(node.args[1]), node.args[2]
+    whole = shape_of(source)[dim]
+    ranks = scene.mesh.axes[axis].size
+    if not isinstance(index, int) or not isinstance(whole, int) or index < 0:
+        return
+    for divided in (False, True):
+        stride = whole // ranks if divided else 1
+        if stride == 0 or index + stride * (ranks - 1) >= whole:
+            continue
+
+        def apply(draft: Draft, divided: bool = divided) -> None:
+            own = draft.node(node.name)
+            stride = _size(own.args[0], dim) // ranks if divided else 1
+            first = draft.number(own, operator.mul, (draft.coordinate(axis), stride))
+            place = draft.number(own, operator.add, (first, own.args[2]))
+            draft.set_arguments(own, (own.args[0], own.args[1], place))
+
+        def texts(draft: Draft, divided: bool = divided) -> tuple[str, str]:
+            over = scene.names((axis,))
+            stride = _size(draft.node(node.name).args[0], dim) // ranks if divided else 1
+            message = f"{scene.value(node)} takes the same entry on every rank of {over}"
+            step = f"the rank's coordinate on {over}" + (f" times {stride}" if stride > 1 else "")
+            return message, f"add {step} to the index"
+
+        yield Move(("own entry", axis, divided), node.name, "VC104", texts, apply)
+
+
+def _positions(scene: Scene, node: torch.fx.Node, axis: int) -> Iterator[Move]:
+    if _size(node, 0):
+        yield _shifted(scene, node, axis, 0)
+
+
+def _shifted(scene: Scene, node: torch.fx.Node, axis: int, dim: int, of: torch.fx.Node | None = None) -> Move:
+    """The positions within a rank's part, with the beginning of the part added: so many as there are along ``dim``.
+
+    ``of``: the value in which they are positions; by default there are as many of them.
+    """
+    counted = (node if of is None else of).name
+
+    def apply(draft: Draft) -> None:
+        own = draft.node(node.name)
+        first = draft.number(own.next, operator.mul, (draft.coordinate(axis), _size(draft.node(counted), dim)))
+        place = first if isinstance(first, torch.fx.Node) else own
+        draft.redirect(own, draft.insert(place, aten.add.Tensor, (own, first), own.meta["val"]))
+
+    def texts(draft: Draft) -> tuple[str, str]:
+        over, value, length = scene.names((axis,)), scene.value(node), _size(draft.node(counted), dim)
+        message = f"{value} holds positions within a rank's part, the same on every rank of {over}"
+        return message, f"add the rank's coordinate on {over} times {length} to {value}"
+
+    return Move(("own positions", axis, dim), node.name, "VC117", texts, apply)
+
+
+def _size(node: object, dim: int) -> int:
+    return _integer(shape_of(node)[dim]) if isinstance(node, torch.fx.Node) else 0
+
+
+def _integer(value: object) -> int:
+    return value if isinstance(value, int) else 0

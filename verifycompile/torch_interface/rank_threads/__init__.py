@@ -1,0 +1,1 @@
+"""All ranks of a pretended job in one process, a thread for each, which communicate with one another."""
