@@ -167,7 +167,7 @@ def raising_line(error: BaseException | None) -> SourceLocation | None:
 @functools.lru_cache(maxsize=4096)
 def _is_user_path(file: str) -> bool:
     path = Path(file).resolve()
-    if path.parent == _TRACED_FOR_TORCH:
+    if _TRACED_FOR_TORCH in path.parents:
         return False
     return not path.is_relative_to(_TORCH) or path.is_relative_to(_TORCH_USER_CODE)
 
