@@ -15,6 +15,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 import verifycompile
 from tests.support import fake_mesh_world
 from verifycompile import Verdict
+from verifycompile.cause import search
 
 
 class Gated(nn.Module):
@@ -129,3 +130,69 @@ def test_a_line_that_runs_in_every_layer(layers, mistake, line, hint):
     assert (report.verdict, place.file, place.line) == (Verdict.REFUTED, __file__, wrong)
     behind = "add `self.reduce(x + y) + self.bias` after the sum over `tp`, or divided by 2 before it; "
     assert finding.hint == (behind if layers > 1 and mistake == "residual" else "") + hint.format(wrong)
+
+
+class Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, group):
+        return collectives.all_reduce(x, "sum", group)
+
+    @staticmethod
+    def backward(ctx, *grad_outputs):
+        return grad_outputs[0], None
+
+
+class Copied(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, *grad_outputs):
+        return collectives.all_reduce(grad_outputs[0], "sum", ctx.group), None
+
+
+class Trained(nn.Module):
+    """Layers of which each rank of ``group`` has a part; where they are not ``copied``, gradients stay partial sums."""
+
+    def __init__(self, group, copied: bool, layers: int) -> None:
+        super().__init__()
+        self.group, self.copied = group, copied
+        width = 8 if group is None else 4
+        self.ups = nn.ModuleList(nn.Linear(4, width, bias=False) for _ in range(layers))
+        self.gates = nn.ModuleList(nn.Linear(4, width, bias=False) for _ in range(layers))
+        self.downs = nn.ModuleList(nn.Linear(width, 4, bias=False) for _ in range(layers))
+        self.first = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        x = x * self.first
+        for up, gate, down in zip(self.ups, self.gates, self.downs, strict=True):
+            h = torch.sin(x)
+            h = Copied.apply(h, self.group) if self.group is not None and self.copied else h
+            y = down(torch.tanh(up(h)) * gate(h))
+            x = x + (y if self.group is None else Summed.apply(y, self.group))
+        return x
+
+
+@pytest.mark.parametrize("copied", [True, False])
+@pytest.mark.parametrize("is_long", [False, True])
+def test_a_gradient_that_no_layer_sums(copied, is_long, monkeypatch):
+    monkeypatch.setattr(search, "MANY", 20 if is_long else 10_000)
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        spec, model = Trained(None, True, 3), Trained(mesh.get_group(), copied, 3)
+        placements = {"ups.*.weight": (Shard(0),), "gates.*.weight": (Shard(0),), "downs.*.weight": (Shard(1),)}
+        report = verifycompile.verify(model, (torch.randn(2, 4),), spec=spec, mesh=mesh, param_placements=placements)
+    if copied:
+        assert report.verdict is Verdict.VERIFIED
+        return
+    (finding,) = report.findings
+    lines, first = inspect.getsourcelines(Trained.forward)
+    named = first + next(number for number, line in enumerate(lines) if "torch.sin" in line)
+    assert (report.verdict, finding.code) == (Verdict.REFUTED, "VC101")
+    place = finding.impl_location
+    assert (place.file, place.line) == (__file__, named)
+    assert (
+        finding.hint
+        == f"all-reduce the gradient that line {named} computes over `tp` (sum) in its backward pass (checked)"
+    )

@@ -53,7 +53,9 @@ class Changed:
     def moves(
         self, trial: Trial, outcome: Outcome, wanted: frozenset[str], kinds: Kinds, focus: Focus = None
     ) -> Iterator[Change]:
-        """All moves of some kinds at the nodes of ``focus``, those of one kind in all graphs together."""
+        """All moves of some kinds at the nodes of ``focus``, with those that their lines made elsewhere; those of one
+        kind in all graphs together.
+        """
         subject, names = self.subject, frozenset(name.partition(ON_RANK)[0] for name in wanted)
         drafts = subject.drafts()
         scenes = [
@@ -72,10 +74,10 @@ class Changed:
         ]
         for same_kind in zip(*(kinds(scene) for scene in scenes), strict=True):
             for draft, found in zip(drafts, same_kind, strict=True):
-                moves = self._unless_failed(found)
-                near = moves if focus is None else (move for move in moves if move.node in focus)
-                for together in by_line(itertools.islice(near, MAX_MOVES), draft):
-                    yield draft, together
+                moves = itertools.islice(self._unless_failed(found), MAX_MOVES)
+                for together in by_line(moves, draft):
+                    if focus is None or any(move.node in focus for move in together):
+                        yield draft, together
 
     def steps(
         self, trial: Trial, outcome: Outcome, wanted: frozenset[str], changes: Iterable[Change]

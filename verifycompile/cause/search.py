@@ -57,7 +57,8 @@ MAX_ELEMENTS = 5_000_000
 _SHARE_OF_FEW = 4
 """Nodes are few where this many times as many are in all graphs."""
 LARGE = 300_000
-"""From so many elements on, changes where the spec is left first are tried before all others."""
+MANY = 400
+"""From so many elements or nodes on, changes where the spec is left first are tried before all others."""
 
 
 def find_causes(
@@ -194,10 +195,11 @@ class _Search(Changed):
         return self.subject.values and max(map(elements, programs)) > LARGE
 
     def _focus(self, trial: Trial, outcome: Outcome) -> tuple[Focus, Iterable[Stage]]:
-        """Where changes are sought first, and which: in a large program near where the spec is left; in ranks' graphs,
-        which every change assembles again, at nodes that no output depends on that is right.
+        """Where changes are sought first, and which: in a large program, or one of many layers, near where the spec is
+        left; in ranks' graphs, which every change assembles again, at nodes that no output depends on that is right.
         """
-        if self._is_large((trial.spec, outcome.program)):
+        is_long = self.subject.values and len(outcome.program.graph.graph.nodes) > MANY
+        if is_long or self._is_large((trial.spec, outcome.program)):
             return first_lost(trial, outcome.program, outcome.values, wanted_of(outcome)), AT_FIRST
         if self.subject.values:
             return None, ()
