@@ -21,7 +21,7 @@ from verifycompile.cause.moves.move import Move, Scene, computed, is_derivative,
 from verifycompile.cause.moves.operands import exchanged_texts
 from verifycompile.cause.moves.whole_dimensions import grown_dim, own_part
 from verifycompile.torch_interface.operators.evaluation import is_view
-from verifycompile.torch_interface.source_lines.model_lines import lines_of_model, model_location_of
+from verifycompile.torch_interface.source_lines.model_lines import model_location_of
 from verifycompile.torch_interface.source_lines.source import at_line
 from verifycompile.torch_interface.source_lines.value_names import call_name, is_backward
 from verifycompile.witness.interpreter import ancestors, descendants
@@ -281,7 +281,7 @@ def _reader(scene: Scene, node: torch.fx.Node) -> torch.fx.Node:
 def _is_line_of_spec(scene: Scene, node: torch.fx.Node) -> bool:
     """Whether the spec runs the node's line, or it has none."""
     place = model_location_of(node)
-    return place is None or at_line(place) in lines_of_model(scene.spec.graph.graph)
+    return place is None or at_line(place) in scene.lines_of_spec
 
 
 def _derives(node: torch.fx.Node, of: torch.fx.Node) -> bool:

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 import torch
 import torch.fx
@@ -16,7 +16,7 @@ from verifycompile.cause.frontier import wholes
 from verifycompile.cause.trial import Outcome, Trial
 from verifycompile.program import Mesh, Program, ProgramOutput, Role
 from verifycompile.torch_interface.operators.evaluation import is_view
-from verifycompile.torch_interface.source_lines.model_lines import model_location_of
+from verifycompile.torch_interface.source_lines.model_lines import lines_of_model, model_location_of
 from verifycompile.torch_interface.source_lines.value_names import (
     GRADIENT_OF,
     is_backward,
@@ -188,10 +188,17 @@ class Scene:
         return found
 
     @functools.cached_property
-    def lines_of_backward(self) -> frozenset[tuple[str, int]]:
-        """The lines of which the backward pass computes derivatives."""
-        backward = filter(is_backward, self.draft.program.graph.graph.nodes)
-        return frozenset((place.file, place.line) for place in map(model_location_of, backward) if place is not None)
+    def backward_of_lines(self) -> Mapping[tuple[str, int], Sequence[torch.fx.Node]]:
+        """The lines of which the backward pass computes derivatives -> the nodes that do."""
+        found: dict[tuple[str, int], list[torch.fx.Node]] = {}
+        for node in filter(is_backward, self.draft.program.graph.graph.nodes):
+            if (place := model_location_of(node)) is not None:
+                found.setdefault((place.file, place.line), []).append(node)
+        return found
+
+    @functools.cached_property
+    def lines_of_spec(self) -> Container[tuple[str, int]]:
+        return lines_of_model(self.spec.graph.graph)
 
     @functools.cached_property
     def differentiated(self) -> frozenset[torch.fx.Node]:

@@ -15,7 +15,7 @@ import torch.fx
 from torch._ops import OpOverload
 
 from verifycompile.cause.draft import Draft
-from verifycompile.cause.moves.move import Move, Scene, fixed, is_derivative, is_tensor, shape_of, views
+from verifycompile.cause.moves.move import Move, Scene, fixed, is_tensor, shape_of, views
 from verifycompile.program import ProgramInput, Role
 from verifycompile.torch_interface.operators.evaluation import is_view, operator_name
 from verifycompile.torch_interface.ranks.rank_values import RANK_NAMESPACES, namespace
@@ -357,7 +357,8 @@ def _first_shape(node: torch.fx.Node) -> tuple[object, ...]:
 
 def _share(scene: Scene, node: torch.fx.Node, place: int, count: int) -> Move:
     called = _argument(node, place)
-    derivatives = [other for other in scene.draft.program.graph.graph.nodes if is_derivative(other, node)]
+    line = model_location_of(node)
+    derivatives = () if line is None else scene.backward_of_lines.get((line.file, line.line), ())
     places = [(other, at) for other in derivatives for at in range(len(other.args)) if _argument(other, at) == called]
 
     def apply(draft: Draft) -> None:

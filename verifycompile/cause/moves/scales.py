@@ -237,7 +237,7 @@ def _place(node: torch.fx.Node) -> tuple[str, int] | None:
 
 def has_derivative(scene: Scene, node: torch.fx.Node) -> bool:
     """Whether a change of the value in the source would change gradients that the captured program computes."""
-    of_line = _place(node) in scene.lines_of_backward
+    of_line = _place(node) in scene.backward_of_lines
     return not is_backward(node) and (of_line or node in scene.differentiated)
 
 
