@@ -257,7 +257,9 @@ class Builder:
         return self.combination((1, left), (-1, right))
 
     def scale(self, view: View, factor: Number | Scalar) -> View:
-        """Multiply by a number."""
+        """Multiply by a number. Zero times infinity is none."""
+        if factor == 0 and algebra.holds_infinity(view):
+            raise UndefinedError(UNSUPPORTED, "a product with infinity")
         if isinstance(factor, sympy.Expr) and factor.free_symbols & set(self.coordinates):
             return self.mul(view, factor)
         try:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import sympy
 import torch
 
-from verifycompile.ir.algebra import COMBINE, CONTRACT, INFINITY
+from verifycompile.ir.algebra import COMBINE, CONTRACT, INFINITY, holds_infinity
 from verifycompile.ir.exponential import WHERE
 from verifycompile.ir.indicator import LESS, NOT, is_indicator
 from verifycompile.ir.inequality import AT_MOST
@@ -96,9 +97,11 @@ def rsub(b: Builder, self: View, other: View | Number, alpha: Number) -> View:
 def mul(b: Builder, self: View, other: View | Number | complex) -> View:
     if isinstance(other, complex):
         other = b.pointwise(COMPLEX, other.real, other.imag)
-    if _is_infinite(self) or _is_infinite(b.view(other)):
+    for one, factor in itertools.permutations((self, b.view(other))):
         # Zero times infinity is no number in torch; a mask that selects an infinity is a product here.
-        raise UndefinedError(UNSUPPORTED, "a product with infinity")
+        is_mask = is_indicator(factor) and factor.term is not b.pool.unit
+        if _is_infinite(one) or (is_mask and holds_infinity(one)):
+            raise UndefinedError(UNSUPPORTED, "a product with infinity")
     return b.mul(self, other) if isinstance(other, View) else b.scale(self, other)
 
 
@@ -236,9 +239,9 @@ def choose(b: Builder, condition: View, then: View | Number, otherwise: View | N
         raise UnsupportedError(UNSUPPORTED, "`where` on a condition that is not known to be boolean")
     if b.call.dtype is torch.bool:
         return b.either(b.mul(condition, boolean(left)), b.mul(b.negate(condition), boolean(right)))
-    if right.is_zero or (condition.term is b.pool.unit and condition.coefficient == 1):
+    if (right.is_zero and not condition.is_zero) or (condition.term is b.pool.unit and condition.coefficient == 1):
         return _spread(b, b.mul(condition, left), right)
-    if left.is_zero:
+    if left.is_zero or condition.is_zero:
         return _spread(b, b.mul(b.negate(condition), right), left)
     operation, numbers = condition.term.operation, left.term is b.pool.unit is right.term
     turned = operation is LESS or (operation is AT_MOST and condition.term.attributes < (0,))

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
+from verifycompile.ir.algebra import CONSTANT_WITH_INFINITIES
 from verifycompile.ir.relabel import insert_dim
 from verifycompile.ir.term import Operation, View, identity_view
 from verifycompile.rewrites.builder import Builder
 
 CONSTANT = Operation("constant", finite=True)
-CONSTANT_WITH_INFINITIES = Operation("constant_with_infinities")
 BOOLEAN_CONSTANT = Operation("boolean_constant", indicator=True)
 
 

@@ -53,7 +53,7 @@ from tests.lemmas import (
     test_formula,
 )
 from tests.lemmas.conditions import Check, Mutant, found_by, mutants_of, of_tests, tried
-from tests.lowering import lower_checks, result_checks, size_checks, test_budget, unknown_checks
+from tests.lowering import infinity_checks, lower_checks, result_checks, size_checks, test_budget, unknown_checks
 from tests.refinement import attempt_checks, closure_checks, inputs_checks, shares_checks, test_placement
 from verifycompile.certificate import annotations as recorded
 from verifycompile.certificate import (
@@ -72,6 +72,7 @@ from verifycompile.certificate import (
     waits,
 )
 from verifycompile.ir import (
+    algebra,
     budget,
     exponential,
     indicator,
@@ -99,6 +100,8 @@ from verifycompile.refinement import (
     placement,
     quotients,
 )
+from verifycompile.rewrites import builder
+from verifycompile.rewrites.operators import elementwise
 from verifycompile.rewrites.parts import (
     beside_masks,
     bounded_sums,
@@ -135,6 +138,9 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     replay: replay_checks.checks,
     results: result_checks.checks,
     lower: lower_checks.checks,
+    algebra: infinity_checks.checks,
+    elementwise: infinity_checks.checks,
+    builder: infinity_checks.checks,
     sizes: size_checks.checks,
     numbers: size_checks.number_checks,
     unknowns: unknown_checks.checks,
@@ -176,17 +182,23 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     term: lambda: of_tests(test_term),
     sign: lambda: of_tests(test_sign),
     pieces: lambda: itertools.chain(of_tests(test_readings, _WHOLE_VALUES), of_tests(test_pieces)),
-    window: lambda: itertools.chain(of_tests(test_readings, _WHOLE_VALUES), of_tests(test_window, "test_parts_of_the_rows")),
+    window: lambda: itertools.chain(
+        of_tests(test_readings, _WHOLE_VALUES), of_tests(test_window, "test_parts_of_the_rows")
+    ),
     relabel: lambda: itertools.chain(of_tests(test_relabel), of_tests(test_readings)),
     indicator: lambda: of_tests(test_indicator),
     inequality: lambda: of_tests(test_inequality),
     exponential: lambda: itertools.chain(
-        of_tests(test_masked_exponentials, "test_what_is_positive_and_what_is_minus_infinity"), exponential_checks.checks()
+        of_tests(test_masked_exponentials, "test_what_is_positive_and_what_is_minus_infinity"),
+        exponential_checks.checks(),
     ),
 }
 """Modules of the checker, with what must hold of each."""
 FUNCTIONS: Mapping[ModuleType, Collection[str]] = {
     lower: lower_checks.FUNCTIONS,
+    algebra: infinity_checks.ALGEBRA,
+    elementwise: ("mul", "_is_infinite"),
+    builder: ("scale",),
     quotients: shares_checks.FUNCTIONS,
     exponential: (
         "is_positive", "_is_positive", "is_minus_infinity", "is_positive_number", "_is_masked_sum",
@@ -208,9 +220,7 @@ _MAY_CHANGE = (
 _ONLY_LOOKED_AT = "what may hold nothing is looked at for nothing"
 SAME: Mapping[ModuleType, Mapping[str, str]] = {
     recorded: {"`True` for `symbols_of(program) - {*program.coordinates} or program.size_values`": _FASTER},
-    statement: {
-        "`True` for `program.size_values or any(map(is_derived_number, sizes_of(given)))`": _FASTER
-    },
+    statement: {"`True` for `program.size_values or any(map(is_derived_number, sizes_of(given)))`": _FASTER},
     beside_masks: {
         "`True` for `key not in pool.answers`": _FASTER,
         "`True` for `view not in self._found`": _FASTER,
@@ -244,6 +254,10 @@ SAME: Mapping[ModuleType, Mapping[str, str]] = {
         "`True` for `t not in self.values`": _FASTER,
         "`True` for `split is None`": _FASTER,
         "`_draws_undeclared(node)` for `node.op == 'call_function' and _draws_undeclared(node)`": "nothing but calls draws",
+    },
+    builder: {
+        "`isinstance(factor, sympy.Expr)` for "
+        "`isinstance(factor, sympy.Expr) and factor.free_symbols & set(self.coordinates)`": _FASTER,
     },
     sizes: {
         "`False` for `isinstance(value, int)`": _FASTER,

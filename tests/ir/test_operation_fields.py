@@ -107,7 +107,7 @@ def test_no_decision_goes_by_a_name() -> None:
     ("name", "expected"),
     [
         # nonnegative, whole, an indicator, positive, maybe minus infinity, infinite by construction, places
-        ("masked", (False, False, False, False, True, False, None)),
+        ("masked", (False, False, False, False, True, True, None)),
         ("largest", (False, False, False, False, True, False, None)),
         ("largest of both", (False, False, False, False, True, False, None)),
         ("largest that is a number", (False, False, False, False, False, False, None)),

@@ -31,6 +31,8 @@ CONTRACT = Operation("contract", linear=frozenset(range(64)), commutative=True)
 COMBINE = Operation("combine", jointly_linear=True, commutative=True)
 IOTA = Operation("iota", whole=True)
 INFINITY = Operation("infinity")
+CONSTANT_WITH_INFINITIES = Operation("constant_with_infinities")
+WHERE = Operation("where")
 EXPONENTIAL = Operation("exp", nonnegative=True, finite=True)
 
 _MAX_FACTORS = 64
@@ -480,35 +482,41 @@ def _flatten_combinations(operands: Sequence[View]) -> Iterator[View]:
 
 
 def has_infinity(view: View) -> bool:
-    """Whether the value is infinite somewhere by construction: real arithmetic does not hold for it."""
+    """Whether the value may be infinite somewhere by construction: real arithmetic does not hold for it."""
     return _INFINITE(view.term)
 
 
 def _has_infinity(term: Term) -> bool:
-    if term.operation is CONTRACT:
-        return any(has_infinity(operand) for operand in term.operands)
     if term.operation is EXPONENTIAL:
         (exponent,) = term.operands
-        return exponent.term.operation in (COMBINE, INFINITY) and has_infinity(exponent)
-    if term.operation is COMBINE:
-        return any(_is_infinite(operand) for operand in term.operands)
-    return _is_unbounded(term)
-
-
-_INFINITE = TermProperty(lambda term: term.operation in (CONTRACT, EXPONENTIAL), _has_infinity)
-
-
-def _is_unbounded(term: Term) -> bool:
-    """Whether a term without operands may hold an infinity."""
+        return _holds_infinity(term) or (exponent.term.operation is COMBINE and has_infinity(exponent))
+    if _keeps_infinities(term):
+        return any(map(has_infinity, term.operands))
     return not term.operands and not term.operation.is_finite
 
 
-def _is_infinite(view: View) -> bool:
-    """Infinity, or infinity where a mask is one."""
-    term = view.term
-    return _is_unbounded(term) or (
-        term.operation is CONTRACT and any(_is_unbounded(operand.term) for operand in term.operands)
-    )
+def _keeps_infinities(term: Term) -> bool:
+    return term.operation in (COMBINE, CONTRACT, WHERE) or term.operation.copies
+
+
+_INFINITE = TermProperty(lambda term: _keeps_infinities(term) or term.operation is EXPONENTIAL, _has_infinity)
+
+
+def holds_infinity(view: View) -> bool:
+    """Whether the program writes an infinity into the value: zero times it is no number, whatever the inputs are."""
+    return _HOLDS_INFINITY(view.term)
+
+
+def _holds_infinity(term: Term) -> bool:
+    if term.operation is EXPONENTIAL:  # what is minus infinity there by a mask is a factor of zero instead
+        (exponent,) = term.operands
+        inner = exponent.term.operands if exponent.term.operation in (CONTRACT, WHERE) else ()
+        return any(view.term.operation is INFINITY for view in (exponent, *inner))
+    infinite = term.operation in (INFINITY, CONSTANT_WITH_INFINITIES)
+    return infinite or (_keeps_infinities(term) and any(map(holds_infinity, term.operands)))
+
+
+_HOLDS_INFINITY = TermProperty(_keeps_infinities, _holds_infinity)
 
 
 def _common_size(sizes: Sequence[Size]) -> Size:

@@ -15,6 +15,7 @@ from verifycompile.ir.algebra import (
     CONTRACT,
     EXPONENTIAL,
     INFINITY,
+    WHERE,
     combine,
     elementwise,
     multiply_views,
@@ -31,7 +32,6 @@ from verifycompile.ir.window import RANGE, WINDOW
 
 LOGARITHM = Operation("log")
 POWER = Operation("power")
-WHERE = Operation("where")
 MAXIMUM = Operation("maximum", commutative=True, extreme=True)
 REDUCE_MAX, REDUCE_MIN = Operation("reduce_max", extreme=True), Operation("reduce_min", extreme=True)
 
