@@ -180,7 +180,7 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
     if frame.is_backward_of_torch_distributed:
         return _unasked("it is a step of torch's own backward, which has no counterpart in the spec's Python code")
     # Here, and not above: a job under the flag compiles plain models too, for which none of this is imported.
-    from verifycompile.agreement.held_again import HeldAlike, held_by_program
+    from verifycompile.agreement.held_again import HeldAlike, held_by_program, held_numbers
     from verifycompile.agreement.together import ranks_together, verify_together
     from verifycompile.capture.numbers.constructions import verify_again_where_constructions_differ
     from verifycompile.capture.single_device.spec import READ
@@ -218,11 +218,12 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
     if not report or own is None or channel is None or len(ranks) == 1:
         return checked
     tensors = held_by_program(implementation, own, channel.rank, example_inputs)
-    return _holding(checked, HeldAlike(own.frame, frame.function, channel, tensors, example_inputs), options)
+    held = [*tensors, *held_numbers(own.numbers, ranks)]
+    return _holding(checked, HeldAlike(own.frame, frame.function, channel, held, example_inputs), options)
 
 
 def _holding(checked: CheckedGraph, held: HeldAlike, options: Options) -> CheckedGraph:
-    if not held.tensors:
+    if not held.held:
         return checked
     only_warns, frame = options.on_unproved == "warn", frame_under_compilation()
     at_calls = functools.partial(comparing_at_calls, held=held, frame=frame, only_warns=only_warns)

@@ -18,18 +18,19 @@ class OwnCapture:
     """What the process that captured a program knows for the comparison with the other ranks.
 
     ``frame``: its name on every rank. ``axes``: mesh axes along which ranks run it together. ``held``: tensors that
-    are no arguments of it, ``passed``: those that are, of whole numbers. ``returned``: what is said of the graphs
-    that returned its arguments. ``dtensors``: inputs that say how they are laid out. ``unless_compared``:
-    assumptions that comparing replaces. ``wrappers``: parameter -> what wrapper sends it, and how. ``alone``:
-    captures it as what a rank runs. ``places``: where an output is found -> its name. ``constants``: place -> what is
-    returned there that is no tensor. ``contents``: rank -> name -> digest of what the models that `build` makes
-    hold.
+    are no arguments of it, ``passed``: those that are, of whole numbers. ``numbers``: of Python that it leaves
+    open, by name, which input each is, and what it was. ``returned``: what is said of the graphs that returned its
+    arguments. ``dtensors``: inputs that say how they are laid out. ``unless_compared``: assumptions that comparing
+    replaces. ``wrappers``: parameter -> what wrapper sends it, and how. ``alone``: captures it as what a rank runs.
+    ``places``: where an output is found -> its name. ``constants``: place -> what is returned there that is no
+    tensor. ``contents``: rank -> name -> digest of what the models that `build` makes hold.
     """
 
     frame: str
     axes: tuple[int, ...]
     held: Mapping[str, torch.Tensor]
     passed: Mapping[str, torch.Tensor]
+    numbers: Mapping[str, tuple[int, float]]
     returned: Mapping[str, str]
     dtensors: frozenset[str]
     unless_compared: tuple[str, ...]

@@ -1,15 +1,17 @@
-"""Tensors that ranks were found to hold alike when a graph was verified, at the calls that follow.
+"""Tensors that ranks held alike when a graph was verified, and its open numbers, at the calls that follow.
 
-Torch counts the writes to a tensor. A call compares these numbers with those of the call before; ranks speak to each
+Torch counts the writes to a tensor. A call compares these counts with those of the call before; ranks speak to each
 other only where one differs, or where another tensor has come in, as from the next of the layers that share a graph.
+Of a Python number that the graph leaves open they speak where it is another one than at the call before.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,23 +25,26 @@ from verifycompile.program import Program
 from verifycompile.torch_interface.data_parallel.outer_ddp import sent_by_ddp
 from verifycompile.torch_interface.dynamo.returned import called_between
 from verifycompile.torch_interface.operators.contents import own_part, writes_to
+from verifycompile.torch_interface.operators.elements import real_tensors
 from verifycompile.torch_interface.ranks.mesh import line_through
 
 MOST_COMPARISONS = 64
-"""Of the tensors of one graph: what is written to before each call would be sent for at each call."""
+"""Of the tensors of one graph, and of its numbers: what changes before each call would be sent for at each call."""
 
 
 @dataclasses.dataclass(frozen=True)
 class HeldTensor:
     """``position``: among the inputs of the graph. ``ranks``: those that hold it alike, this one among them.
 
-    ``is_trained``: the optimizer writes to it, which is no part of what is compared.
+    ``is_trained``: the optimizer writes to it, which is no part of what is compared. ``is_number``: it is a number of
+    Python, of which torch makes another tensor at each call.
     """
 
     name: str
     position: int
     ranks: tuple[int, ...]
-    is_trained: bool
+    is_trained: bool = False
+    is_number: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,64 +62,68 @@ _alike: dict[tuple[int, tuple[int, ...]], _Known] = {}
 
 
 class HeldAlike:
-    """The tensors of one graph, which are alike when this is made.
+    """The tensors and open numbers of one graph, which are alike when this is made.
 
     ``frame``: its name on every rank; ``function``: what it runs. ``values``: the inputs of the graph.
     """
 
     def __init__(
-        self, frame: str, function: str, channel: Channel, tensors: Iterable[HeldTensor], values: Sequence[Any]
+        self, frame: str, function: str, channel: Channel, held: Iterable[HeldTensor], values: Sequence[Any]
     ) -> None:
-        self.function, self.channel, self.tensors = function, channel, tuple(tensors)
+        self.function, self.channel = function, channel
+        by_position = {item.position: item for item in sorted(held, key=_is_number)}  # a number is no tensor
+        self.held = tuple(by_position.values())
         self._frame = f"{frame}, at a later call"
-        self._comparisons = 0
+        self._comparisons: collections.Counter[bool] = collections.Counter()
+        self._numbers: dict[int, str] = {}
         self.keep(values)
 
     def keep(self, values: Sequence[Any]) -> None:
         """Each of them is alike now: it was compared, or what wrote to it was verified. ``values``: of the inputs."""
-        for item in self.tensors:
-            tensor = own_part(values[item.position])
-            writes = _writes(tensor, item)
-            known = _alike.get((id(tensor), item.ranks))
-            if known is None or known[1] != writes or known[0]() is not tensor:
-                _alike[id(tensor), item.ranks] = (weakref.ref(tensor), writes)
+        for item in self.held:
+            value = values[item.position]
+            if item.is_number:
+                self._numbers[item.position] = _shown(value)
+            elif not self._is_known(item, tensor := own_part(value)):
+                _alike[id(tensor), item.ranks] = (weakref.ref(tensor), _writes(tensor, item))
 
-    def changed(self, values: Sequence[Any]) -> list[tuple[HeldTensor, torch.Tensor]]:
-        """Those of which it is not known that they are alike now."""
-        found: list[tuple[HeldTensor, torch.Tensor]] = []
-        for item in self.tensors:
-            tensor = own_part(values[item.position])
-            known = _alike.get((id(tensor), item.ranks))
-            if known is None or known[1] != _writes(tensor, item) or known[0]() is not tensor:
-                found.append((item, tensor))
-        return found
+    def changed(self, values: Sequence[Any]) -> list[tuple[HeldTensor, Any]]:
+        """Those of which it is not known that they are alike now, and that are still compared."""
+        compared = [item for item in self.held if not self._is_given_up(item)]
+        pairs = ((item, own_part(values[item.position])) for item in compared)
+        return [(item, value) for item, value in pairs if not self._is_known(item, value)]
 
-    def compare(self, changed: Sequence[tuple[HeldTensor, torch.Tensor]]) -> Disagreement | None:
+    def compare(self, changed: Sequence[tuple[HeldTensor, Any]]) -> Disagreement | None:
         """Wait for the other ranks, where they have to do the same. None: they hold the tensors alike."""
-        own = [(item, tensor) for item, tensor in changed if not sent_by_ddp(tensor)]
-        if not own:
-            return None
-        self._comparisons += 1
-        if self._comparisons > MOST_COMPARISONS:
-            return None
+        own = [(item, value) for item, value in changed if item.is_number or not sent_by_ddp(value)]
+        self._comparisons.update({item.is_number for item, _ in own})
+        own = [(item, value) for item, value in own if not self._is_given_up(item)]
         for ranks, listed in itertools.groupby(sorted(own, key=_by_ranks), key=_by_ranks):
             found = self._compared(ranks, list(listed))
             if found is not None:
                 return found
         return None
 
-    def said_of_many(self, changed: Sequence[tuple[HeldTensor, torch.Tensor]]) -> str:
-        name = changed[0][0].name
-        return _MANY.format(name, self.function, MOST_COMPARISONS)
+    def given_up(self, changed: Sequence[tuple[HeldTensor, Any]]) -> str:
+        """What is said where tensors change so often that they are no longer compared; "" where that is not so.
 
-    @property
-    def is_given_up(self) -> bool:
-        """Whether the tensors change so often that they are no longer compared."""
-        return self._comparisons > MOST_COMPARISONS
+        Of numbers the report says that they are taken to be the same.
+        """
+        names = [item.name for item, _ in changed if not item.is_number and self._is_given_up(item)]
+        return _MANY.format(names[0], self.function, MOST_COMPARISONS) if names else ""
 
-    def _compared(self, ranks: tuple[int, ...], listed: list[tuple[HeldTensor, torch.Tensor]]) -> Disagreement | None:
+    def _is_given_up(self, item: HeldTensor) -> bool:
+        return self._comparisons[item.is_number] > MOST_COMPARISONS
+
+    def _is_known(self, item: HeldTensor, value: Any) -> bool:
+        if item.is_number:
+            return self._numbers.get(item.position) == _shown(value)
+        known = _alike.get((id(value), item.ranks))
+        return known is not None and known[1] == _writes(value, item) and known[0]() is value
+
+    def _compared(self, ranks: tuple[int, ...], listed: list[tuple[HeldTensor, Any]]) -> Disagreement | None:
         frame = f"{self._frame} of {list(ranks)}"
-        digests = {item.name: content_digest(tensor) for item, tensor in listed}
+        digests = {item.name: _shown(value) if item.is_number else content_digest(value) for item, value in listed}
         digest = digest_of(digests)
         self.channel.begin(frame)
         question = self.channel.publish(frame, ranks, digest)
@@ -134,29 +143,46 @@ class HeldAlike:
         other = min(rank for rank in said if said[rank] != said[first])
         names = {**said[first], **said[other]}
         name = next(name for name in names if said[first].get(name) != said[other].get(name))
-        message = f"{self._named([name])}, and ranks {first} and {other} {_DIFFER}"
+        shown = " and ".join(f"{said[rank].get(name, 'unchanged')} on rank {rank}" for rank in (first, other))
+        differ = f"it is {shown}" if self._is_number(name) else _DIFFER.format(first, other)
+        message = f"{self._named([name])}, and {differ}. {self._advice(name)}"
         return Disagreement(message, ranks, frame)
 
     def _alone(self, answer: Answer, names: list[str]) -> str:
         absent = "; ".join(f"rank {rank}: {reason}" for rank, reason in itertools.islice(answer.absent.items(), 4))
-        return f"{self._named(names)}, on rank {self.channel.rank} and not on all others ({absent}). {_ALIKE}"
+        where = f"on rank {self.channel.rank} and not on all others ({absent})"
+        return f"{self._named(names)}, {where}. {self._advice(names[0])}"
 
     def _named(self, names: list[str]) -> str:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        return _CHANGED.format(names[0], more, self.function)
+        changed = _OTHER_NUMBER if self._is_number(names[0]) else _CHANGED
+        return changed.format(names[0], more, self.function)
+
+    def _advice(self, name: str) -> str:
+        return _SAME_NUMBER if self._is_number(name) else _ALIKE
+
+    def _is_number(self, name: str) -> bool:
+        return any(item.name == name for item in self.held if item.is_number)
 
 
+_OTHER_NUMBER = "`{}`{} is another number than at the call of `{}` before"
+_SAME_NUMBER = "Give all ranks the same number: what is proved is of ranks that have the same."
 _CHANGED = "`{}`{} was written to, or is another tensor, since `{}` was verified"
 _ALIKE = "Change it in the same way on all ranks before the call, or say how it is laid out with `param_placements`."
 _MANY = (
     "`{0}` changes between calls of `{1}`, and was the same on all ranks each of the {2} times that it was compared; "
     "it is compared no longer. Change it inside of what is compiled, where it is verified, to be sure of it."
 )
-_DIFFER = f"hold other numbers in it now. {_ALIKE}"
+_DIFFER = "ranks {} and {} hold other numbers in it now"
+
+
+def held_numbers(numbers: Mapping[str, tuple[int, float]], ranks: Sequence[int]) -> list[HeldTensor]:
+    """The numbers of Python that a graph leaves open, as ``python_numbers`` finds them, which ``ranks`` have alike."""
+    return [HeldTensor(name, place, tuple(ranks), is_number=True) for name, (place, _) in numbers.items()]
 
 
 def held_by_program(implementation: Program, own: OwnCapture, rank: int, values: Sequence[Any]) -> Iterator[HeldTensor]:
-    """What ``rank`` was found to hold as other ranks do. ``values``: the inputs of the graph that was captured."""
+    """The tensors that ``rank`` was found to hold as other ranks do. ``values``: the inputs of the captured graph."""
     mesh = implementation.mesh
     assert mesh is not None
     places = {id(own_part(value)): place for place, value in enumerate(values) if isinstance(value, torch.Tensor)}
@@ -168,7 +194,11 @@ def held_by_program(implementation: Program, own: OwnCapture, rank: int, values:
             yield HeldTensor(item.name, place, alike, is_trained=values[place].requires_grad)
 
 
-def _by_ranks(listed: tuple[HeldTensor, torch.Tensor]) -> tuple[int, ...]:
+def _is_number(item: HeldTensor) -> bool:
+    return item.is_number
+
+
+def _by_ranks(listed: tuple[HeldTensor, Any]) -> tuple[int, ...]:
     return listed[0].ranks
 
 
@@ -176,21 +206,28 @@ def _writes(tensor: torch.Tensor, item: HeldTensor) -> int:
     return 0 if item.is_trained else writes_to(tensor)
 
 
+def _shown(number: Any) -> str:
+    """A number as a graph takes it, at a call or, where it is a symbol, at the traced one."""
+    if isinstance(number, torch.SymInt):
+        return repr(number.node.hint)
+    with real_tensors():
+        return repr(number.item() if isinstance(number, torch.Tensor) else number)
+
+
 def comparing(
     compiled: Callable[..., Any], held: HeldAlike, refuse: Callable[[Disagreement], None], warn: Callable[[str], None]
 ) -> Callable[..., Any]:
-    """``compiled``, which is called with tensors that ranks were found to hold alike, and raises where it is not.
+    """``compiled``, which is called with what ranks were found to hold alike, and raises where it is not.
 
     ``refuse``: told what differs; it raises, or warns where the user asked to go on. ``warn``: told once that the
     tensors change so often that they are compared no longer.
     """
 
     def compare(values: Sequence[Any]) -> None:
-        if held.is_given_up or not (changed := held.changed(values)):
-            return
+        changed = held.changed(values)
         if found := held.compare(changed):
             refuse(found)
-        elif held.is_given_up:
-            warn(held.said_of_many(changed))
+        elif text := held.given_up(changed):
+            warn(text)
 
     return called_between(compiled, compare, held.keep)

@@ -292,8 +292,8 @@ def _open_messages(said: Mapping[int, Parts]) -> list[str]:
     """The first input whose sizes or number, left open by the graph, are other ones on another rank."""
     found = {rank: item["open"] for rank, item in said.items()}
     return [
-        f"the graph leaves sizes or numbers of `{name}` open, which are {_enumerated(found[first][name])} on rank "
-        f"{first} and {_enumerated(found[other][name])} on rank {other}: what is proved holds where all ranks have the "
+        f"the graph leaves sizes or numbers of `{name}` open, which are {', '.join(found[first][name])} on rank "
+        f"{first} and {', '.join(found[other][name])} on rank {other}: what is proved holds where all ranks have the "
         "same. Pass the same, or compile with `dynamic=False`."
         for name, (first, other) in itertools.islice(_differing(found), 1)
     ]
@@ -349,10 +349,6 @@ def _wrapper_messages(said: Mapping[int, Parts]) -> list[str]:
                     )
                     return [message]
     return []
-
-
-def _enumerated(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers))
 
 
 def _blocker_messages(said: Mapping[int, Parts]) -> list[str]:

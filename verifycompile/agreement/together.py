@@ -141,7 +141,7 @@ def said_of(
             for item in implementation.inputs
             if item.name in own.returned and not cut_axes(item, own)
         },
-        "open": open_numbers(implementation),
+        "open": open_numbers(implementation, own),
         "wrappers": {name: list(settings) for name, settings in own.wrappers.items()},
         "left for later": [text for text in implementation.assumptions if kind_of(text) is AssumptionKind.LATER],
         "options": _options(options),
@@ -155,13 +155,14 @@ def write_captured(implementation: Program) -> tuple[Written, ...]:
     return (write(implementation),)
 
 
-def open_numbers(implementation: Program) -> dict[str, list[int]]:
-    """What this call has for the sizes and whole numbers that the graph leaves open, by the name of the input.
+def open_numbers(implementation: Program, own: OwnCapture) -> dict[str, list[str]]:
+    """What this call has for the sizes and numbers that the graph leaves open, by the name of the input.
 
     One symbol stands for the number of every rank: what is proved is of ranks that have the same.
     """
-    found = {item.name: list(hints_of([item.node.meta.get("val")]).values()) for item in implementation.inputs}
-    return {name: numbers for name, numbers in found.items() if numbers}
+    sizes = {item.name: hints_of([item.node.meta.get("val")]).values() for item in implementation.inputs}
+    found = {name: [*map(repr, numbers)] for name, numbers in sizes.items() if numbers}
+    return {**found, **{name: [repr(number)] for name, (_, number) in own.numbers.items()}}
 
 
 CHOSEN_ALIKE = "at every call the ranks run the same one of the graphs that were compiled of this code"
@@ -181,7 +182,7 @@ def as_compared(implementation: Program, own: OwnCapture) -> Program:
         assumptions=(
             *(text for text in implementation.assumptions if text not in replaced),
             *((CHOSEN_ALIKE,) if is_compiled_again() else ()),
-            *((PASSED_ALIKE,) if open_numbers(implementation) else ()),
+            *((PASSED_ALIKE,) if open_numbers(implementation, own) else ()),
         ),
         ranks=implementation.ranks if any(blocker.code == "VC204" for blocker in blockers) else (),
         provenance=Provenance.OBSERVED,

@@ -14,12 +14,18 @@ import torch
 import torch.fx
 
 from verifycompile.agreement.channel import Answer
-from verifycompile.agreement.held_again import HeldAlike, HeldTensor
+from verifycompile.agreement.held_again import HeldAlike, HeldTensor, held_numbers
 from verifycompile.agreement.together import content_digest, job_channel, waiting_time
 from verifycompile.agreement.written import digest_of
 from verifycompile.capture import identity_of
 from verifycompile.capture.names import InputName, name_inputs
-from verifycompile.capture.ranks.one_rank import constants_returned, held_tensors, passed_numbers, places_of_results
+from verifycompile.capture.ranks.one_rank import (
+    constants_returned,
+    held_tensors,
+    passed_numbers,
+    places_of_results,
+    python_numbers,
+)
 from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.severity import Severity
@@ -55,7 +61,8 @@ def compared(graph: torch.fx.GraphModule, example_inputs: Sequence[Any], ranks: 
         for place, (name, value) in enumerate(zip(names, example_inputs, strict=True))
         if name.name in held
     ]
-    return HeldAlike(frame, traced.frame.function, channel, tensors, example_inputs)
+    numbers = held_numbers(python_numbers(graph, example_inputs, traced.frame), ranks)
+    return HeldAlike(frame, traced.frame.function, channel, [*tensors, *numbers], example_inputs)
 
 
 def said_before(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> str:
@@ -111,6 +118,7 @@ def _said(traced: TracedFrame, names: Sequence[InputName], held: Mapping[str, to
     yield list(constants_returned(traced).items())
     yield places_of_results(traced)
     yield list(hints_of(traced.example_inputs).values())
+    yield list(python_numbers(traced.graph, traced.example_inputs, traced.frame).items())
 
 
 def _names(traced: TracedFrame) -> tuple[InputName, ...]:

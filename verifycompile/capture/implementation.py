@@ -41,6 +41,7 @@ from verifycompile.capture.ranks.one_rank import (
     identity_of,
     names_of_dtensors,
     passed_numbers,
+    python_numbers,
 )
 from verifycompile.capture.single_device.correspondence import named_by_place
 from verifycompile.capture.sizes import remaining_guards, solve_divisibility, uneven_blockers
@@ -197,6 +198,7 @@ def capture_traced(
             axes=axes_spoken_of(traced, program, found, options, around),
             held=held_tensors(traced, hooked.exported.names, outer),
             passed=passed_numbers(traced, hooked.exported.names),
+            numbers=python_numbers(traced.graph, traced.example_inputs, traced.frame, options.in_placements or ()),
             returned=graphs_before(traced, hooked.exported.names),
             dtensors=names_of_dtensors(traced, hooked.exported.names),
             unless_compared=(*general, *everywhere.assumptions, *resolve_groups(graph, found.mesh).assumptions),

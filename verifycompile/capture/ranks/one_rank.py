@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import PurePath
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Replicate
 
 from verifycompile.capture.meshes import Root, meshes_of
-from verifycompile.capture.names import InputName
+from verifycompile.capture.names import InputName, name_inputs
 from verifycompile.options import Options
 from verifycompile.program import Program, Role
 from verifycompile.torch_interface.data_parallel.outer import Outer
@@ -90,7 +91,8 @@ def names_of_dtensors(traced: TracedFrame, names: Sequence[InputName]) -> frozen
 def passed_numbers(traced: TracedFrame, names: Sequence[InputName]) -> dict[str, torch.Tensor]:
     """Arguments of the frame that hold whole numbers, as tokens and masks do, by name: they are equal or they are not.
 
-    Real numbers are not compared: where they were computed before, ranks may have rounded otherwise.
+    Real numbers are not compared: where they were computed before, ranks may have rounded otherwise. Those of Python
+    are: see ``python_numbers``.
     """
     values = zip(names, traced.example_inputs, strict=True)
     passed = {name.name: value for name, value in values if name.role is Role.INPUT}
@@ -99,6 +101,25 @@ def passed_numbers(traced: TracedFrame, names: Sequence[InputName]) -> dict[str,
         for name, value in passed.items()
         if isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex())
     }
+
+
+def python_numbers(
+    graph: torch.fx.GraphModule, values: Sequence[Any], frame: Frame, placed: Collection[str] = ()
+) -> dict[str, tuple[int, float]]:
+    """Numbers of Python that a Dynamo graph takes as inputs, by name: which input, and the number at this call.
+
+    Torch makes a symbol of a whole number, and of a real one a tensor without dimensions. No sizes of tensors, and
+    none that is ``placed`` by an option, which may say that it differs.
+    """
+    sources = [source_of(placeholder) for placeholder in graph.graph.find_nodes(op="placeholder")]
+    found: dict[str, tuple[int, float]] = {}
+    for place, (source, name) in enumerate(zip(sources, name_inputs(sources, values, frame), strict=True)):
+        value, path = values[place], SourcePath.of(source)
+        is_open = isinstance(value, torch.SymInt) or (isinstance(value, torch.Tensor) and not value.ndim)
+        number = path.value(frame) if path is not None and is_open else None
+        if isinstance(number, int | float) and name.name not in placed:
+            found[name.name] = place, number
+    return found
 
 
 def graphs_before(traced: TracedFrame, names: Sequence[InputName]) -> dict[str, str]:
