@@ -76,7 +76,8 @@ class HeldAlike:
         self._frame = f"{frame}, at a later call"
         self._comparisons: collections.Counter[bool] = collections.Counter()
         self._numbers: dict[int, str] = {}
-        self.keep(values)
+        with real_tensors():
+            self.keep(values)
 
     def keep(self, values: Sequence[Any]) -> None:
         """Each of them is alike now: it was compared, or what wrote to it was verified. ``values``: of the inputs."""
@@ -210,8 +211,7 @@ def _shown(number: Any) -> str:
     """A number as a graph takes it, at a call or, where it is a symbol, at the traced one."""
     if isinstance(number, torch.SymInt):
         return repr(number.node.hint)
-    with real_tensors():
-        return repr(number.item() if isinstance(number, torch.Tensor) else number)
+    return repr(number.item() if isinstance(number, torch.Tensor) else number)
 
 
 def comparing(
