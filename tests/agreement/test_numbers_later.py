@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.agreement.asked_on_two_ranks import answers_of
 
 
 @pytest.fixture(scope="module")
-def outcomes() -> dict[str, list]:
+def outcomes() -> dict[str, list[Any]]:
     return answers_of("numbers_later")
 
 
-def test_numbers_that_all_ranks_change_alike_run(outcomes: dict[str, list]) -> None:
+def test_numbers_that_all_ranks_change_alike_run(outcomes: dict[str, list[Any]]) -> None:
     first, second = outcomes["right numbers"]
     assert first == second
     assert all(text.startswith("ran: ") for text in first)
     assert len(set(first)) == 3
 
 
-def test_numbers_that_stay_cost_no_message(outcomes: dict[str, list]) -> None:
+def test_numbers_that_stay_cost_no_message(outcomes: dict[str, list[Any]]) -> None:
     assert outcomes["numbers that stay"] == ["3 times, then 0"] * 2
 
 
@@ -33,12 +35,14 @@ def test_numbers_that_stay_cost_no_message(outcomes: dict[str, list]) -> None:
     ],
 )
 def test_numbers_that_ranks_change_otherwise_do_not(
-    outcomes: dict[str, list], name: str, number: str, first: str, second: str
+    outcomes: dict[str, list[Any]], name: str, number: str, first: str, second: str
 ) -> None:
     assert outcomes[name] == [OTHERWISE.format(number, "Scaled.forward", first, second)] * 2
 
 
-def test_real_numbers_are_compared_when_the_graph_that_leaves_them_open_is_compiled(outcomes: dict[str, list]) -> None:
+def test_real_numbers_are_compared_when_the_graph_that_leaves_them_open_is_compiled(
+    outcomes: dict[str, list[Any]],
+) -> None:
     assert (
         outcomes["wrong second call"]
         == [
@@ -51,18 +55,20 @@ def test_real_numbers_are_compared_when_the_graph_that_leaves_them_open_is_compi
     )
 
 
-def test_a_graph_behind_a_break_compares_its_numbers_as_well(outcomes: dict[str, list]) -> None:
+def test_a_graph_behind_a_break_compares_its_numbers_as_well(outcomes: dict[str, list[Any]]) -> None:
     first, second = outcomes["behind a break"]
     assert first == second
     assert all(text.startswith("ran: ") for text in first[:3])
     assert first[3] == OTHERWISE.format("k", "forward after a graph break", "4.5", "5.5")
 
 
-def test_a_number_that_is_another_one_at_each_call_is_compared_a_number_of_times(outcomes: dict[str, list]) -> None:
+def test_a_number_that_is_another_one_at_each_call_is_compared_a_number_of_times(
+    outcomes: dict[str, list[Any]],
+) -> None:
     assert outcomes["often"] == ["67 calls, 64 comparisons, 0 warnings"] * 2
 
 
-def test_a_number_that_one_rank_alone_changes_is_named_there(outcomes: dict[str, list]) -> None:
+def test_a_number_that_one_rank_alone_changes_is_named_there(outcomes: dict[str, list[Any]]) -> None:
     first, second = outcomes["alone"]
     assert first.startswith("ran: ")
     assert second == (
