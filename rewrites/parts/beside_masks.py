@@ -12,15 +12,17 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, Opened, contract, open_view
-from verifycompile.ir.exponential import MAXIMUM
+from verifycompile.ir.exponential import LOGARITHM, MAXIMUM, POWER, is_positive
 from verifycompile.ir.indicator import EQUAL, less_equal
 from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.scalar import ONE
+from verifycompile.ir.sign import is_positive_sum
 from verifycompile.ir.term import CONSTANT, INTEGER_LEAF, Term, TermPool, View
 from verifycompile.ir.term_property import TermProperty
 from verifycompile.rewrites.lemmas.build import build_product
 from verifycompile.rewrites.lemmas.substitution import Substitution
 from verifycompile.rewrites.operations import MINIMUM
+from verifycompile.rewrites.operators.elementwise import FUNCTIONS
 from verifycompile.rewrites.operators.reduction import TRUTH_EXTREMES
 from verifycompile.rewrites.parts.chosen import applied
 from verifycompile.rewrites.side_conditions.index_arithmetic import implied, is_whole
@@ -133,6 +135,16 @@ def _has_truths(term: Term) -> bool:
 _HAS_TRUTHS = TermProperty(lambda _: True, _has_truths)
 
 
+_NOWHERE_SURE = frozenset(FUNCTIONS[name] for name in ("acos", "asin", "lgamma", "log1p"))
+
+
+def _is_defined(term: Term, argument: View) -> bool:
+    """Whether the function of a term is known to have a finite value for every element of an argument."""
+    if term.operation in (POWER, LOGARITHM):
+        return is_positive(argument) or is_positive_sum(argument)
+    return term.operation not in _NOWHERE_SURE
+
+
 class _Replacement:
     """One mask, in the dimensions of the product beside it. What was found for a view is kept."""
 
@@ -184,6 +196,8 @@ class _Replacement:
         operands = [self.inside(operand, depth - 1) for operand in opened.operands]
         if operands == list(opened.operands):
             return view
+        if not all(_is_defined(view.term, argument) for argument in (*opened.operands, *operands)):
+            return view  # times zero, where the mask is, what is no number is none
         return applied(self._pool, view, opened, operands)
 
     def _at_place(self, view: View, opened: Opened) -> View | None:

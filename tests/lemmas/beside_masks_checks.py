@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 
 import torch
 
@@ -102,6 +103,8 @@ def checks() -> Iterator[tuple[str, Check]]:
         yield f"beside {number}", functools.partial(_becomes, mask, made, expected)
     for number, (mask, made) in enumerate(_kept()):
         yield f"kept beside {number}", functools.partial(_becomes, mask, made, made)
+    for number, made in enumerate(_undefined()):
+        yield f"no number beside {number}", functools.partial(_stays, made)
     yield "may hold", _may_hold
     yield "may decide", _may_decide
     yield "may look up", _may_look_up
@@ -131,6 +134,17 @@ def _plain() -> Iterator[tuple[_Made, _Made, _Made]]:
         lambda v: v.of_rows(v.b.contraction("r c, r c -> r", v.tanh(v.x), v.y)),
     )
     yield mask, lambda v: v.b.negate(v.mask), lambda v: v.b.pool.zero((N, N))
+    for function in (lambda b, a: b.power(a, -1), lambda b, a: b.log(a), lambda b, a: b.power(a, Fraction(1, 3))):
+        for positive in (
+            lambda b, a: b.exp(a),
+            lambda b, a: b.sum(b.exp(a), [1], keepdim=True),
+            lambda b, a: b.add(b.pointwise(FUNCTIONS["abs"], a), 1),
+        ):
+            yield (
+                mask,
+                lambda v, function=function, positive=positive: function(v.b, positive(v.b, v.masked())),
+                lambda v, function=function, positive=positive: function(v.b, positive(v.b, v.x)),
+            )
     causal: _Made = lambda v: v.causal  # noqa: E731 - a name for one view
     yield causal, lambda v: v.tanh(v.masked(v.causal)), lambda v: v.tanh(v.x)
     yield causal, lambda v: v.distance(), lambda v: v.b.sub(v.rows, v.columns)
@@ -187,6 +201,22 @@ def _of_digits(v: Values) -> View:
 def _of_more(v: Values) -> View:
     """A sum over another dimension as well."""
     return v.of_rows(v.b.contraction("r c, c d, r d -> r", v.chosen, v.x, v.tanh(v.y)))
+
+
+def _undefined() -> Iterator[_Made]:
+    """Functions that have no value where the mask is zero, or may have none where it is one."""
+    for function in (lambda b, a: b.power(a, -1), lambda b, a: b.log(a), lambda b, a: b.power(a, Fraction(1, 3))):
+        yield lambda v, function=function: function(v.b, v.masked())
+    yield lambda v: v.b.power(v.b.pointwise(FUNCTIONS["abs"], v.masked()), Fraction(-1, 3))
+    yield lambda v: v.b.power(v.b.add(v.b.mul(v.mask, v.b.exp(v.x)), v.masked(v.mask)), -1)
+    yield lambda v: v.b.log(v.b.mul(v.mask, v.b.add(v.b.exp(v.x), v.b.pointwise(FUNCTIONS["abs"], v.y))))
+    for name in ("acos", "asin", "lgamma", "log1p"):
+        yield lambda v, name=name: v.b.pointwise(FUNCTIONS[name], v.masked())
+
+
+def _stays(made: _Made) -> None:
+    v = Values()
+    assert with_one_for(v.b.pool, v.mask, made(v)) == made(v)
 
 
 def _kept() -> Iterator[tuple[_Made, _Made]]:

@@ -231,7 +231,7 @@ class _Search(Changed):
                 is_whole = step.mended >= outcome.wrong and not after.wrong
                 if is_whole and not self._lacking and self.is_proved():
                     self.undo()  # the texts are of the program as it is
-                    return (*causes, self.cause(step))
+                    return (*causes, self.cause(self._at_one_node(trial, outcome, step)))
                 is_open = bool(self._lacking or _unknown(after))
                 is_part = bool(step.mended) and (not is_whole or is_open)
                 if is_part and all(step.mended != other.mended for other in partial):
@@ -258,6 +258,14 @@ class _Search(Changed):
         is_last = focus is None and not partial
         kinds = (arranged,) if causes else (arranged, as_spec)
         return self._on_the_way(trial, outcome, causes, None, kinds) if is_last else ()
+
+    def _at_one_node(self, trial: Trial, outcome: Outcome, step: Step) -> Step:
+        """A step that is enough at one of its nodes; what is done at the others changes nothing then."""
+        if len(step.moves) > 1:
+            for move in step.moves:
+                if self.mend(trial, outcome, ((step.draft, (move,)),)):
+                    return dataclasses.replace(step, moves=(move,))
+        return step
 
     def _in_all_graphs(
         self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], stage: Stage
