@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from verifycompile.ir.algebra import COMBINE, IOTA, has_infinity
-from verifycompile.ir.exponential import is_positive, may_be_lowest
+from verifycompile.ir.exponential import may_be_lowest
 from verifycompile.ir.indicator import is_indicator
-from verifycompile.ir.sign import is_nonnegative, is_positive_sum
+from verifycompile.ir.sign import is_greater_than_zero, is_nonnegative
 from verifycompile.ir.size import product
 from verifycompile.ir.term import TermPool, View, facts_of
 from verifycompile.rewrites.lemmas.build import build, build_product
@@ -157,7 +157,7 @@ _GUARDS: dict[str, Callable[..., bool]] = {
     "beside": _is_beside,
     "known": _is_known,
     "indicator": _of_elements(is_indicator),
-    "positive": _of_elements(lambda view: is_positive(view) or is_positive_sum(view)),
+    "positive": _of_elements(is_greater_than_zero),
     "nonnegative": _of_elements(is_nonnegative),
     "finite": _of_elements(lambda view: not has_infinity(view)),
     "number": _of_elements(is_separable),

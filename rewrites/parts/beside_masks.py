@@ -12,11 +12,11 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, Opened, contract, open_view
-from verifycompile.ir.exponential import LOGARITHM, MAXIMUM, POWER, is_positive
+from verifycompile.ir.exponential import LOGARITHM, MAXIMUM, POWER
 from verifycompile.ir.indicator import EQUAL, less_equal
 from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.scalar import ONE
-from verifycompile.ir.sign import is_positive_sum
+from verifycompile.ir.sign import is_greater_than_zero
 from verifycompile.ir.term import CONSTANT, INTEGER_LEAF, Term, TermPool, View
 from verifycompile.ir.term_property import TermProperty
 from verifycompile.rewrites.lemmas.build import build_product
@@ -135,14 +135,15 @@ def _has_truths(term: Term) -> bool:
 _HAS_TRUTHS = TermProperty(lambda _: True, _has_truths)
 
 
-_NOWHERE_SURE = frozenset(FUNCTIONS[name] for name in ("acos", "asin", "lgamma", "log1p"))
+_UNDEFINED_SOMEWHERE = frozenset(FUNCTIONS[name] for name in ("acos", "asin", "lgamma", "log1p"))
+"""Functions that have no finite value for some numbers, which no sign tells apart from the others."""
 
 
 def _is_defined(term: Term, argument: View) -> bool:
     """Whether the function of a term is known to have a finite value for every element of an argument."""
     if term.operation in (POWER, LOGARITHM):
-        return is_positive(argument) or is_positive_sum(argument)
-    return term.operation not in _NOWHERE_SURE
+        return is_greater_than_zero(argument)
+    return term.operation not in _UNDEFINED_SOMEWHERE
 
 
 class _Replacement:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import pathlib
@@ -11,17 +12,33 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
 from tests.forked import start_ranks
 from tests.warm import python
 
 
-def tell(rank_main: Callable[[int, str], None]) -> None:
-    """Print, as JSON, ``{question: [rank 0, rank 1]}`` of what each rank writes to ``<rank>.json`` in a folder."""
+def tell(answers: Callable[[DeviceMesh, int], dict[str, Any]], timeout: dt.timedelta | None = None) -> None:
+    """Print, as JSON, ``{question: [rank 0, rank 1]}`` of what two ranks answer. ``timeout``: of their collectives."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     with tempfile.TemporaryDirectory() as folder:
-        start_ranks(rank_main, (folder,), 2)
-        answers = [json.loads(pathlib.Path(folder, f"{rank}.json").read_text()) for rank in (0, 1)]
-    json.dump({name: [found.get(name) for found in answers] for name in answers[0]}, sys.stdout)
+        start_ranks(_answer, (answers, timeout, folder), 2)
+        found = [json.loads(pathlib.Path(folder, f"{rank}.json").read_text()) for rank in (0, 1)]
+    json.dump({name: [answered.get(name) for answered in found] for name in found[0]}, sys.stdout)
+
+
+def _answer(
+    rank: int, answers: Callable[[DeviceMesh, int], dict[str, Any]], timeout: dt.timedelta | None, folder: str
+) -> None:
+    torch.set_num_threads(1)
+    store = f"file://{folder}/store"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=timeout)
+    answered = answers(init_device_mesh("cpu", (2,), mesh_dim_names=("tp",)), rank)
+    pathlib.Path(folder, f"{rank}.json").write_text(json.dumps(answered))
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 def answers_of(script: str, **variables: str) -> dict[str, list[Any]]:

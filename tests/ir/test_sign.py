@@ -8,7 +8,7 @@ import sympy
 
 from verifycompile.ir.exponential import MAXIMUM
 from verifycompile.ir.scalar import ONE, as_scalar
-from verifycompile.ir.sign import is_nonnegative, is_positive_sum, known_equal, known_order
+from verifycompile.ir.sign import is_greater_than_zero, is_nonnegative, is_positive_sum, known_equal, known_order
 from verifycompile.ir.term import Operation, TermPool
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.catalogue import product_lemma
@@ -27,6 +27,13 @@ def test_positive_sums():
         assert is_positive_sum(positive)
     for other in (square, b.add(square, b.power(y, 2)), b.add(square, -1), b.add(x, 1), b.sub(1, square)):
         assert not is_positive_sum(other)
+
+
+def test_products_and_sums_are_greater_than_zero():
+    b, x, _ = setting()
+    square = b.power(x, 2)
+    assert all(map(is_greater_than_zero, (b.exp(x), b.add(square, 1))))
+    assert not any(map(is_greater_than_zero, (x, square, b.add(x, 1), b.exp(x).scaled(ONE * -1))))
 
 
 def test_powers_of_positive_sums_are_merged():

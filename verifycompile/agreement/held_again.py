@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
+import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -33,11 +34,13 @@ MOST_COMPARISONS = 64
 
 
 @dataclasses.dataclass(frozen=True)
-class HeldTensor:
-    """``position``: among the inputs of the graph. ``ranks``: those that hold it alike, this one among them.
+class Held:
+    """A tensor, or a number of Python, that ranks hold alike.
 
-    ``is_trained``: the optimizer writes to it, which is no part of what is compared. ``is_number``: it is a number of
-    Python, of which torch makes another tensor at each call.
+    ``position``: among the inputs of the graph. ``ranks``: those that hold it alike, this one among them.
+
+    ``is_trained``: the optimizer writes to it, which is no part of what is compared. ``is_number``: it is a number, of
+    which torch makes another tensor at each call.
     """
 
     name: str
@@ -68,10 +71,11 @@ class HeldAlike:
     """
 
     def __init__(
-        self, frame: str, function: str, channel: Channel, held: Iterable[HeldTensor], values: Sequence[Any]
+        self, frame: str, function: str, channel: Channel, held: Iterable[Held], values: Sequence[Any]
     ) -> None:
         self.function, self.channel = function, channel
-        by_position = {item.position: item for item in sorted(held, key=_is_number)}  # a number is no tensor
+        tensors_first = sorted(held, key=operator.attrgetter("is_number"))
+        by_position = {item.position: item for item in tensors_first}  # what is a number is no tensor
         self.held = tuple(by_position.values())
         self._frame = f"{frame}, at a later call"
         self._comparisons: collections.Counter[bool] = collections.Counter()
@@ -88,13 +92,13 @@ class HeldAlike:
             elif not self._is_known(item, tensor := own_part(value)):
                 _alike[id(tensor), item.ranks] = (weakref.ref(tensor), _writes(tensor, item))
 
-    def changed(self, values: Sequence[Any]) -> list[tuple[HeldTensor, Any]]:
+    def changed(self, values: Sequence[Any]) -> list[tuple[Held, Any]]:
         """Those of which it is not known that they are alike now, and that are still compared."""
         compared = [item for item in self.held if not self._is_given_up(item)]
         pairs = ((item, own_part(values[item.position])) for item in compared)
         return [(item, value) for item, value in pairs if not self._is_known(item, value)]
 
-    def compare(self, changed: Sequence[tuple[HeldTensor, Any]]) -> Disagreement | None:
+    def compare(self, changed: Sequence[tuple[Held, Any]]) -> Disagreement | None:
         """Wait for the other ranks, where they have to do the same. None: they hold the tensors alike."""
         own = [(item, value) for item, value in changed if item.is_number or not sent_by_ddp(value)]
         self._comparisons.update({item.is_number for item, _ in own})
@@ -105,7 +109,7 @@ class HeldAlike:
                 return found
         return None
 
-    def given_up(self, changed: Sequence[tuple[HeldTensor, Any]]) -> str:
+    def given_up(self, changed: Sequence[tuple[Held, Any]]) -> str:
         """What is said where tensors change so often that they are no longer compared; "" where that is not so.
 
         Of numbers the report says that they are taken to be the same.
@@ -113,16 +117,16 @@ class HeldAlike:
         names = [item.name for item, _ in changed if not item.is_number and self._is_given_up(item)]
         return _MANY.format(names[0], self.function, MOST_COMPARISONS) if names else ""
 
-    def _is_given_up(self, item: HeldTensor) -> bool:
+    def _is_given_up(self, item: Held) -> bool:
         return self._comparisons[item.is_number] > MOST_COMPARISONS
 
-    def _is_known(self, item: HeldTensor, value: Any) -> bool:
+    def _is_known(self, item: Held, value: Any) -> bool:
         if item.is_number:
             return self._numbers.get(item.position) == _shown(value)
         known = _alike.get((id(value), item.ranks))
         return known is not None and known[1] == _writes(value, item) and known[0]() is value
 
-    def _compared(self, ranks: tuple[int, ...], listed: list[tuple[HeldTensor, Any]]) -> Disagreement | None:
+    def _compared(self, ranks: tuple[int, ...], listed: list[tuple[Held, Any]]) -> Disagreement | None:
         frame = f"{self._frame} of {list(ranks)}"
         digests = {item.name: _shown(value) if item.is_number else content_digest(value) for item, value in listed}
         digest = digest_of(digests)
@@ -177,12 +181,12 @@ _MANY = (
 _DIFFER = "ranks {} and {} hold other numbers in it now"
 
 
-def held_numbers(numbers: Mapping[str, tuple[int, float]], ranks: Sequence[int]) -> list[HeldTensor]:
+def held_numbers(numbers: Mapping[str, tuple[int, float]], ranks: Sequence[int]) -> list[Held]:
     """The numbers of Python that a graph leaves open, as ``python_numbers`` finds them, which ``ranks`` have alike."""
-    return [HeldTensor(name, place, tuple(ranks), is_number=True) for name, (place, _) in numbers.items()]
+    return [Held(name, place, tuple(ranks), is_number=True) for name, (place, _) in numbers.items()]
 
 
-def held_by_program(implementation: Program, own: OwnCapture, rank: int, values: Sequence[Any]) -> Iterator[HeldTensor]:
+def held_by_program(implementation: Program, own: OwnCapture, rank: int, values: Sequence[Any]) -> Iterator[Held]:
     """The tensors that ``rank`` was found to hold as other ranks do. ``values``: the inputs of the captured graph."""
     mesh = implementation.mesh
     assert mesh is not None
@@ -192,18 +196,14 @@ def held_by_program(implementation: Program, own: OwnCapture, rank: int, values:
         cut = cut_axes(item, own)
         alike = line_through(rank, tuple(axis for axis in own.axes if axis not in cut), mesh)
         if place is not None and len(alike) > 1:
-            yield HeldTensor(item.name, place, alike, is_trained=values[place].requires_grad)
+            yield Held(item.name, place, alike, is_trained=values[place].requires_grad)
 
 
-def _is_number(item: HeldTensor) -> bool:
-    return item.is_number
-
-
-def _by_ranks(listed: tuple[HeldTensor, Any]) -> tuple[int, ...]:
+def _by_ranks(listed: tuple[Held, Any]) -> tuple[int, ...]:
     return listed[0].ranks
 
 
-def _writes(tensor: torch.Tensor, item: HeldTensor) -> int:
+def _writes(tensor: torch.Tensor, item: Held) -> int:
     return 0 if item.is_trained else writes_to(tensor)
 
 

@@ -14,7 +14,7 @@ import torch
 import torch.fx
 
 from verifycompile.agreement.channel import Answer
-from verifycompile.agreement.held_again import HeldAlike, HeldTensor, held_numbers
+from verifycompile.agreement.held_again import Held, HeldAlike, held_numbers
 from verifycompile.agreement.together import content_digest, job_channel, waiting_time
 from verifycompile.agreement.written import digest_of
 from verifycompile.capture import identity_of
@@ -57,7 +57,7 @@ def compared(graph: torch.fx.GraphModule, example_inputs: Sequence[Any], ranks: 
     if not answer.agrees:
         return answer
     tensors = [
-        HeldTensor(name.name, place, tuple(ranks), is_trained=value.requires_grad)
+        Held(name.name, place, tuple(ranks), is_trained=value.requires_grad)
         for place, (name, value) in enumerate(zip(names, example_inputs, strict=True))
         if name.name in held
     ]

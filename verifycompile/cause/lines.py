@@ -8,8 +8,9 @@ import torch.fx
 
 from verifycompile.cause.draft import Draft
 from verifycompile.cause.moves.move import Move
-from verifycompile.program import OutputKind
+from verifycompile.program import OutputKind, SourceLocation
 from verifycompile.torch_interface.source_lines.model_lines import model_location_of
+from verifycompile.torch_interface.source_lines.source import at_line
 from verifycompile.torch_interface.source_lines.value_names import is_backward
 from verifycompile.torch_interface.training_step.gradient_marks import noted_owner
 
@@ -29,14 +30,15 @@ def by_line(moves: Iterable[Move], draft: Draft) -> Iterator[tuple[Move, ...]]:
     expressions: dict[object, dict[object, dict[str, Move]]] = {}
     later: list[Move] = []
     for move in moves:
-        line = line_of(move, draft)
+        place = _place(move, draft)
+        line = _line_at(place, move, draft)
         nodes = lines.setdefault(line, {})
         nodes.setdefault(move.node, move)
         if line is None or len(nodes) <= _ALONE:
             yield (move,)
         else:
             later.append(move)
-        column = _column(draft.node(move.node))
+        column = None if place is None else place.column
         expressions.setdefault(line, {}).setdefault(column, {}).setdefault(move.node, move)
     for line, nodes in lines.items():
         of_line = [*expressions[line].values(), nodes] if len(expressions[line]) > 1 else [nodes]
@@ -47,26 +49,25 @@ def by_line(moves: Iterable[Move], draft: Draft) -> Iterator[tuple[Move, ...]]:
         yield (move,)
 
 
-def _column(node: torch.fx.Node) -> int:
-    place = model_location_of(_reader(node))
-    return 0 if place is None else place.column
-
-
 def line_of(move: Move, draft: Draft) -> object:
     """What changes of one line have in common; None for one that is told by itself."""
+    return _line_at(_place(move, draft), move, draft)
+
+
+def _line_at(place: SourceLocation | None, move: Move, draft: Draft) -> object:
     node = draft.node(move.node)
-    place = model_location_of(_reader(node))
     # Gradients that lack a reduction are told one by one, as those that lack it where they leave the program.
     if place is None or move.is_late or (move.kind[0] == "reduce" and _becomes_a_gradient(node, draft)):
         return None
     # A backward pass makes the gradients of parameters by whatever operators it takes; inputs have names for targets.
     target = "" if noted_owner(node) or node.op == "placeholder" else str(node.target)
-    return place.file, place.line, target, move.kind, is_backward(node)
+    return *at_line(place), target, move.kind, is_backward(node)
 
 
-def _reader(node: torch.fx.Node) -> torch.fx.Node:
-    """The first call that reads an input: one line of the source reads the parameters of all layers."""
-    return next(iter(node.users), node) if node.op == "placeholder" else node
+def _place(move: Move, draft: Draft) -> SourceLocation | None:
+    """Of an input that of the first call that reads it: one line of the source reads the parameters of all layers."""
+    node = draft.node(move.node)
+    return model_location_of(next(iter(node.users), node) if node.op == "placeholder" else node)
 
 
 def _becomes_a_gradient(node: torch.fx.Node, draft: Draft) -> bool:

@@ -212,11 +212,11 @@ def _logarithm_of_factor(pool: TermPool, factor: View) -> View:
     if factor.term.operation is EXPONENTIAL:
         return open_view(factor).operands[0]
     if factor.term.operation is POWER:
-        from verifycompile.ir.sign import is_positive_sum  # here, because signs are those of powers as well
+        from verifycompile.ir.sign import is_greater_than_zero  # here, because signs are those of powers as well
 
         (base,) = open_view(factor).operands
         (exponent,) = factor.term.attributes
-        if is_positive(base) or is_positive_sum(base):
+        if is_greater_than_zero(base):
             return logarithm(pool, base).scaled(exponent)  # pyright: ignore[reportArgumentType] - a scalar by construction
     return elementwise(pool, LOGARITHM, (), (factor,))
 

@@ -123,7 +123,7 @@ def _of_digits(view: View, opposite: bool = False) -> _OfDigits | None:
 
 
 def _bounded(difference: Difference) -> _OfDigits | None:
-    """Digits of known sizes and weights, and the least of what is put together of pieces; None where it is unknown."""
+    """Digits of known sizes and weights, and the least of what is concatenated or stacked; None where it is unknown."""
     digits, total = _known(difference.digits), difference.constant
     for view, weight in difference.others.items():
         if view.term.operation not in (CONCATENATE, STACK):

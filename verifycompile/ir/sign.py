@@ -29,6 +29,11 @@ def is_positive_sum(view: View) -> bool:
     )
 
 
+def is_greater_than_zero(view: View) -> bool:
+    """Whether every element is, as a product or as a sum."""
+    return is_positive(view) or is_positive_sum(view)
+
+
 def known_equal(pool: TermPool, left: View, right: View) -> bool | None:
     """``left == right`` where signs tell: what is greater than zero is none of the numbers up to zero."""
     for value, number in ((left, right), (right, left)):
@@ -56,9 +61,7 @@ def _number(pool: TermPool, view: View) -> Fraction | None:
 
 
 def _is_positive(view: View) -> bool:
-    if not is_positive_number(view.coefficient):
-        return False
-    return is_positive(view.unscaled()) or is_positive_sum(view)
+    return is_positive_number(view.coefficient) and (is_positive(view.unscaled()) or is_positive_sum(view))
 
 
 def _is_nonnegative_number(value: Scalar) -> bool:

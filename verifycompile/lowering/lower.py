@@ -382,10 +382,8 @@ class Lowering:
 
 def _name(node: torch.fx.Node, program: Program | None = None) -> str:
     """A node as a message names it."""
-    from verifycompile.torch_interface.source_lines.value_names import (  # here: for messages alone
-        names_of_inputs,
-        value_name,
-    )
+    # Here, because they are for messages alone.
+    from verifycompile.torch_interface.source_lines.value_names import names_of_inputs, value_name
 
     return value_name(node, None if program is None else names_of_inputs(program))
 

@@ -14,11 +14,11 @@ from typing import Any
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, has_infinity
 from verifycompile.ir.build import ShapeError
-from verifycompile.ir.exponential import LOGARITHM, POWER, WHERE, is_positive
+from verifycompile.ir.exponential import LOGARITHM, POWER, WHERE
 from verifycompile.ir.indicator import is_indicator
 from verifycompile.ir.relabel import UnalignedError, inverse_digits, substitute
 from verifycompile.ir.scalar import ONE, NonFiniteScalarError, divide
-from verifycompile.ir.sign import is_positive_sum
+from verifycompile.ir.sign import is_greater_than_zero
 from verifycompile.ir.term import CONSTANT, Term, TermPool, View
 from verifycompile.ir.term_property import TermProperty
 from verifycompile.refinement.ring import equal_in_ring
@@ -178,7 +178,7 @@ def _is_defined(term: Term) -> bool:
         return False
     if operation in (POWER, LOGARITHM):
         (operand,) = term.operands
-        return is_positive(operand) or is_positive_sum(operand)
+        return is_greater_than_zero(operand)
     return (
         operation.is_finite
         or operation.copies

@@ -17,7 +17,7 @@ from verifycompile.ir.exponential import EXPONENTIAL, POWER, is_positive
 from verifycompile.ir.pieces import STACK
 from verifycompile.ir.relabel import compose, substitute
 from verifycompile.ir.scalar import ONE, ZERO, Scalar, add, divide, multiply
-from verifycompile.ir.sign import is_positive_sum
+from verifycompile.ir.sign import is_greater_than_zero
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import CONSTANT, Digit, Term, TermPool, View, identity_view, terms_of
 from verifycompile.rewrites.lemmas.read import factors_of
@@ -115,7 +115,7 @@ def quotients(pool: TermPool, left: View, right: View) -> Quotients:
         for term in opened
         if term.operation is POWER
         for base in term.operands
-        if base.coefficient == 1 and (is_positive(base) or is_positive_sum(base))
+        if base.coefficient == 1 and is_greater_than_zero(base)
     )
     known = {v.term for base in bases if base.operation is COMBINE for v in base.operands}
     known.update(t for t in (*bases, *opened) if bases and (t.operation is EXPONENTIAL or _is_whole(t)))

@@ -20,12 +20,12 @@ from fractions import Fraction
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, contract, has_infinity, multiply_views, open_view
 from verifycompile.ir.build import ShapeError
-from verifycompile.ir.exponential import POWER, is_positive
+from verifycompile.ir.exponential import POWER
 from verifycompile.ir.indicator import LESS_EQUAL, NOT, negate
 from verifycompile.ir.pieces import STACK
 from verifycompile.ir.relabel import UnalignedError, substitute
 from verifycompile.ir.scalar import ONE, ZERO, NonFiniteScalarError, Scalar, add, multiply
-from verifycompile.ir.sign import is_positive_sum
+from verifycompile.ir.sign import is_greater_than_zero
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import CONSTANT, Axis, Term, TermPool, View
 from verifycompile.ir.term_property import TermProperty
@@ -168,7 +168,7 @@ def _equal_without_denominators(
         if not isinstance(exponent, Fraction) or exponent >= 0 or exponent.denominator != 1:
             continue
         (base,) = open_view(factor).operands
-        if not is_positive(base) and not is_positive_sum(base):
+        if not is_greater_than_zero(base):
             continue
         sides = [
             combine(

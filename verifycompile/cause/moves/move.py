@@ -17,6 +17,7 @@ from verifycompile.cause.trial import Outcome, Trial
 from verifycompile.program import Mesh, Program, ProgramOutput, Role
 from verifycompile.torch_interface.operators.evaluation import is_view
 from verifycompile.torch_interface.source_lines.model_lines import lines_of_model, model_location_of
+from verifycompile.torch_interface.source_lines.source import at_line
 from verifycompile.torch_interface.source_lines.value_names import (
     GRADIENT_OF,
     is_backward,
@@ -193,7 +194,7 @@ class Scene:
         found: dict[tuple[str, int], list[torch.fx.Node]] = {}
         for node in filter(is_backward, self.draft.program.graph.graph.nodes):
             if (place := model_location_of(node)) is not None:
-                found.setdefault((place.file, place.line), []).append(node)
+                found.setdefault(at_line(place), []).append(node)
         return found
 
     @functools.cached_property

@@ -20,7 +20,7 @@ from verifycompile.program import ProgramInput, Role
 from verifycompile.torch_interface.operators.evaluation import is_view, operator_name
 from verifycompile.torch_interface.ranks.rank_values import RANK_NAMESPACES, namespace
 from verifycompile.torch_interface.source_lines.model_lines import model_location_of
-from verifycompile.torch_interface.source_lines.source import frames_of
+from verifycompile.torch_interface.source_lines.source import at_line, frames_of
 from verifycompile.torch_interface.source_lines.value_names import call_name, is_backward
 
 aten = torch.ops.aten
@@ -358,7 +358,7 @@ def _first_shape(node: torch.fx.Node) -> tuple[object, ...]:
 def _share(scene: Scene, node: torch.fx.Node, place: int, count: int) -> Move:
     called = _argument(node, place)
     line = model_location_of(node)
-    derivatives = () if line is None else scene.backward_of_lines.get((line.file, line.line), ())
+    derivatives = () if line is None else scene.backward_of_lines.get(at_line(line), ())
     places = [(other, at) for other in derivatives for at in range(len(other.args)) if _argument(other, at) == called]
 
     def apply(draft: Draft) -> None:
