@@ -22,6 +22,8 @@ TARGETS = sorted({str(sample.target) for sample in SAMPLES if sample.tensors})
 PAIRS = 2
 """Pairs of changed operands a sample; as many again are changed alike."""
 MOST_CRASHES = 6
+REPEATED = 12
+"""How often torch has to repeat what is said to be otherwise."""
 
 IN_MEMORY, TABLE = ("transposed",), ("operand 1", "operands")
 EXCEPT: dict[Any, tuple[str, ...]] = {
@@ -50,6 +52,16 @@ def _calls(target: str) -> Iterator[tuple[str, Sample]]:
                 yield f"{odd} ({change})".replace("\n", " "), odd
 
 
+def _repeated(odd: Sample) -> Iterator[list[torch.Tensor | None]]:
+    """The same call, in front of each the memory that is free holds other numbers: a kernel that reads behind an operand without
+    elements may read the same zeros twice.
+    """
+    for fill in range(1, REPEATED + 1):
+        freed = [torch.full((count,), float(fill), dtype=torch.float64) for count in (1, 8, 36, 120, 500)]
+        del freed
+        yield odd.run()
+
+
 def _compared(odd: Sample, what: str) -> Iterator[str]:
     try:
         expected = odd.run()
@@ -63,7 +75,8 @@ def _compared(odd: Sample, what: str) -> Iterator[str]:
         for k, (own, other) in enumerate(zip(found[1], expected, strict=True)):
             assert_same(own, other, f"output {k}", finite=True)
     except (AssertionError, ValueError):
-        yield what
+        if all(same_results(expected, again) for again in _repeated(odd)):
+            yield what
 
 
 def _in_a_fork(target: str, skipped: int) -> tuple[list[str], bool]:
@@ -75,6 +88,7 @@ def _in_a_fork(target: str, skipped: int) -> tuple[list[str], bool]:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 2)  # what torch's allocator says when it ends the process
         faulthandler.disable()
+        torch.set_num_threads(1)  # the other threads did not come along, and would be waited for
         with os.fdopen(write, "w") as out:
             for what, odd in itertools.islice(_calls(target), skipped, None):
                 out.write("next\n")
