@@ -75,6 +75,7 @@ from verifycompile.torch_interface.training_step.saved_tensors import (
 
 if TYPE_CHECKING:
     from verifycompile.agreement.held_again import HeldAlike
+    from verifycompile.agreement.unasked import Written
     from verifycompile.capture import Results
 
 log = logging.getLogger(__name__)
@@ -173,7 +174,7 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
     if not parallel and not (is_wrapped and torch.is_grad_enabled()) and not _says_what_to_prove(options):
         if runs_in_first_fsdp():
             raise UsageError("VC310", FIRST_FSDP)
-        passed = _unasked(_NO_GRADIENTS) if is_wrapped else _passed(gm, example_inputs, options, frame)
+        passed = _passed(gm, example_inputs, options, frame, is_wrapped=is_wrapped)
         if passed is not None:
             return passed
     _require_one_graph(frame)
@@ -237,22 +238,34 @@ CHECK: contextvars.ContextVar[Callable[[torch.fx.GraphModule, Sequence[Any], Opt
 
 
 def _passed(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options, frame: Frame
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options, frame: Frame, *, is_wrapped: bool
 ) -> CheckedGraph | None:
     """What becomes of a graph that is no part of a parallel program. None: the ranks run other graphs of ``frame``."""
-    ranks = () if is_whole_program(frame.code) else ranks_before(example_inputs)
-    if not ranks:
-        return _telling(_unasked(_NOTHING_PARALLEL), gm, example_inputs)
+    written = _written_alike(gm, example_inputs)
+    ranks = () if is_wrapped or is_whole_program(frame.code) else ranks_before(example_inputs)
+    if not ranks and written is None:
+        return _unasked(_NO_GRADIENTS) if is_wrapped else _telling(_unasked(_NOTHING_PARALLEL), gm, example_inputs)
     from verifycompile.agreement.held_again import HeldAlike
     from verifycompile.agreement.unasked import compared, differing
 
-    found = compared(gm, example_inputs, ranks)
+    ranks = ranks if written is None else written.ranks
+    found = compared(gm, example_inputs, ranks, writes=written is not None)
     if isinstance(found, HeldAlike):
         return _holding(_unasked(_ALIKE, ranks), found, options)
-    if not found.absent and any(map(returned_layout, example_inputs)):
+    if written is None and not found.absent and any(map(returned_layout, example_inputs)):
         return None
-    report = differing(frame, ranks, found, only_warns=options.on_unproved == "warn")
+    name = "" if written is None else written.name
+    report = differing(frame, ranks, found, name, only_warns=options.on_unproved == "warn")
     return CheckedGraph(apply_waivers(report, options.waivers))
+
+
+def _written_alike(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Written | None:
+    """A parameter that ranks of a job hold alike and that the graph writes to, as the step of an optimizer does."""
+    if job_store() is None:
+        return None
+    from verifycompile.agreement.unasked import written_alike
+
+    return written_alike(gm, example_inputs)
 
 
 def _telling(checked: CheckedGraph, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> CheckedGraph:

@@ -11,13 +11,14 @@ from tests.jobs.launched import launched, told
 MODEL, BLOCK, UPDATE = (r"Model\.forward \(.*train\.py:40\)", r"Block\.forward \(.*train\.py:30\)", r"SGD\.step \(.*sgd\.py:\d+\)")
 VERIFIED = r" verified in \d+\.\d\d s: spec recovered (with the numbers recorded at construction|from the model as it stands); 2 ranks compared; (no|\d+) assumptions?"
 PLAIN = " not checked: it holds no DTensor, mesh or collective, and runs under no data-parallel wrapper"
+ALIKE = ", and does the same on all ranks"
 NO_GRADIENTS = " not checked: it holds no DTensor, mesh or collective, and makes no gradients that its data-parallel wrapper reduces"
 
 KINDS: dict[str, list[str]] = {
     "tensor parallel": [MODEL + VERIFIED, UPDATE + VERIFIED, MODEL + VERIFIED],
     "fully sharded": [BLOCK + VERIFIED, BLOCK + VERIFIED, UPDATE + VERIFIED, BLOCK + NO_GRADIENTS],
     "mixed precision": [BLOCK + VERIFIED, BLOCK + VERIFIED, UPDATE + VERIFIED, BLOCK + NO_GRADIENTS],
-    "data parallel": [MODEL + NO_GRADIENTS, MODEL + VERIFIED, UPDATE + PLAIN],
+    "data parallel": [MODEL + NO_GRADIENTS, MODEL + VERIFIED, UPDATE + PLAIN + ALIKE],
 }
 """What is told of each frame: training, the compiled optimizer's step, evaluation. ``no_sync`` needs no second look.
 

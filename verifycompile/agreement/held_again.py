@@ -64,6 +64,16 @@ _alike: dict[tuple[int, tuple[int, ...]], _Known] = {}
 """A tensor, by its identity, and ranks that hold it alike -> the tensor, and the number of writes to it by then."""
 
 
+def ranks_holding(tensors: Mapping[int, torch.Tensor]) -> dict[int, tuple[int, ...]]:
+    """The most ranks that were found to hold a tensor alike, by its identity, for those of which that is known."""
+    found: dict[int, tuple[int, ...]] = {}
+    for (identity, ranks), (known, _) in list(_alike.items()):
+        held = tensors.get(identity)
+        if held is not None and known() is held and len(ranks) > len(found.get(identity, ())):
+            found[identity] = ranks
+    return found
+
+
 class HeldAlike:
     """The tensors and open numbers of one graph, which are alike when this is made.
 

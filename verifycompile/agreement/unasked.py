@@ -1,11 +1,12 @@
-"""Whether all ranks captured the same of a frame of which nothing is asked: the rest of one, behind a graph break.
+"""Whether all ranks captured the same of a frame of which nothing is asked: behind a graph break, or an optimizer's.
 
-It takes whole values of a graph that was verified, and is no part of a parallel program: where every rank computes the
-same with what it holds, that is what one device computes.
+It takes whole values of a graph that was verified, or writes to parameters that ranks hold alike, and is no part of a
+parallel program: where every rank computes the same with what it holds, that is what one device computes.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 import torch.fx
 
 from verifycompile.agreement.channel import Answer
-from verifycompile.agreement.held_again import Held, HeldAlike, held_numbers
+from verifycompile.agreement.held_again import Held, HeldAlike, held_numbers, ranks_holding
 from verifycompile.agreement.together import content_digest, job_channel, waiting_time
 from verifycompile.agreement.written import digest_of
 from verifycompile.capture import identity_of
@@ -32,37 +33,87 @@ from verifycompile.diagnostics.severity import Severity
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.program import SourceLocation
 from verifycompile.torch_interface.data_parallel.outer import Outer
+from verifycompile.torch_interface.data_parallel.outer_ddp import ranks_of_ddp
 from verifycompile.torch_interface.dynamo.frames import Frame, TracedFrame, traced_frame_under_compilation
 from verifycompile.torch_interface.dynamo.graph_text import graph_text
-from verifycompile.torch_interface.dynamo.returned import graph_that_returned
+from verifycompile.torch_interface.dynamo.returned import graph_that_returned, ranks_before
 from verifycompile.torch_interface.dynamo.sources import source_of
+from verifycompile.torch_interface.dynamo.written_inputs import written_inputs
+from verifycompile.torch_interface.operators.contents import own_part
 from verifycompile.torch_interface.operators.recorded_values import hints_of
 from verifycompile.torch_interface.training_step.gradient_hooks import registered_hooks
 
 
-def compared(graph: torch.fx.GraphModule, example_inputs: Sequence[Any], ranks: Sequence[int]) -> HeldAlike | Answer:
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """A parameter that ``ranks`` hold alike, this one among them, and that the graph under compilation writes to."""
+
+    name: str
+    ranks: tuple[int, ...]
+
+
+def written_alike(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Written | None:
+    """The first such parameter of the Dynamo graph under compilation, of those that most ranks hold alike.
+
+    Other tensors are compared when a verified graph takes them. A rank that reads parameters alone writes to none.
+    """
+    if job_channel() is None:
+        return None
+    traced = traced_frame_under_compilation(graph, example_inputs)
+    values = traced.example_inputs
+    trained = {id(value): value for value in values if isinstance(value, torch.Tensor) and value.requires_grad}
+    alike = {**ranks_holding(trained), **ranks_of_ddp(trained)} if trained else {}
+    if not alike:
+        return None
+    names = _names(traced)
+    found = [
+        Written(names[place].name, alike[id(values[place])])
+        for place in written_inputs(traced.graph)
+        if id(values[place]) in alike
+    ]
+    return max(found, key=lambda item: len(item.ranks), default=None)
+
+
+def compared(
+    graph: torch.fx.GraphModule, example_inputs: Sequence[Any], ranks: Sequence[int], *, writes: bool = False
+) -> HeldAlike | Answer:
     """Of the Dynamo graph under compilation, for the ``ranks`` of a job that run its frame together: what it holds.
 
     What they answered, where one does not, and where what a rank runs is something else or cannot be compared.
+    ``writes``: what it writes is held alike, so that all tensors that it reads must be. Gradients, and what a compiled
+    graph returned, are others at each call: only those of the first call are compared.
     """
     channel = job_channel()
     assert channel is not None
     traced = traced_frame_under_compilation(graph, example_inputs)
     frame = f"{identity_of(traced.frame)}, of which nothing is asked"
     names = _names(traced)
-    held = held_tensors(traced, names, Outer())
+    held = _tensors(traced, names) if writes else held_tensors(traced, names, Outer())
     digest = _digest(traced, names, held) or digest_of(["of rank", channel.rank])
     channel.begin(frame)
     answer = channel.answers(channel.publish(frame, ranks, digest), digest, waiting_time())
     if not answer.agrees:
         return answer
+    made_anew = _made_anew(traced.example_inputs) if writes else set[int]()
     tensors = [
         Held(name.name, place, tuple(ranks), is_trained=value.requires_grad)
-        for place, (name, value) in enumerate(zip(names, example_inputs, strict=True))
-        if name.name in held
+        for place, (name, value) in enumerate(zip(names, example_inputs, strict=False))
+        if name.name in held and id(value) not in made_anew
     ]
     numbers = held_numbers(python_numbers(graph, example_inputs, traced.frame), ranks)
     return HeldAlike(frame, traced.frame.function, channel, [*tensors, *numbers], example_inputs)
+
+
+def _tensors(traced: TracedFrame, names: Sequence[InputName]) -> dict[str, torch.Tensor]:
+    values = zip(names, traced.example_inputs, strict=True)
+    return {name.name: own_part(value) for name, value in values if isinstance(value, torch.Tensor)}
+
+
+def _made_anew(values: Sequence[Any]) -> set[int]:
+    """The identities of gradients, and of what compiled graphs returned."""
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    gradients = {id(value.grad) for value in tensors if value.is_leaf}
+    return gradients | {id(value) for value in tensors if graph_that_returned(value) or ranks_before([value])}
 
 
 def said_before(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> str:
@@ -74,11 +125,15 @@ def said_before(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> s
     return _digest(traced, names, held_tensors(traced, names, Outer()))
 
 
-def differing(frame: Frame, ranks: Sequence[int], answer: Answer, *, only_warns: bool) -> Report:
-    """Of a frame whose ranks gave an ``answer`` that does not agree, and of which nothing else is asked."""
+def differing(frame: Frame, ranks: Sequence[int], answer: Answer, written: str, *, only_warns: bool) -> Report:
+    """Of a frame whose ranks gave an ``answer`` that does not agree, and of which nothing else is asked.
+
+    ``written``: the parameter that it writes to; "" for a frame behind a graph break.
+    """
     listed = ", ".join(map(str, ranks))
     absent = "; ".join(f"rank {rank}: {reason}" for rank, reason in answer.absent.items())
-    text = _ABSENT.format(frame.function, listed, absent) if absent else _DIFFERING.format(frame.function, listed)
+    differing, alone = (_WRITING, _WRITING_ALONE) if written else (_DIFFERING, _ABSENT)
+    text = (alone if absent else differing).format(frame.function, listed, absent, written)
     finding = Finding(
         code="VC208",
         severity=Severity.WARNING if only_warns else Severity.ERROR,
@@ -97,6 +152,19 @@ _DIFFERING = (
 _ABSENT = (
     "`{0}` takes what a graph before it returns, and not all of the ranks {1} compile it ({2}): call it on all of "
     "them, or keep what one rank alone does, as logging, from being compiled (`torch.compiler.disable`)"
+)
+
+
+_WRITING = (
+    "`{0}` writes to `{3}`, which the ranks {1} hold alike, and they do not all run the same of it: give all ranks the "
+    "same numbers (as learning rates), tensors (as gradients, which are the same once they are reduced), hooks and "
+    "branches"
+)
+
+
+_WRITING_ALONE = (
+    "`{0}` writes to `{3}`, which the ranks {1} hold alike, and not all of them compile it ({2}): call it on all of "
+    "them, with the same numbers"
 )
 
 

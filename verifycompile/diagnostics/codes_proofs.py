@@ -142,9 +142,10 @@ CODES = (
         meaning=(
             "In a job of several processes the ranks of a mesh compare what each of them captured, over the store of "
             "the process group. A rank did not answer, or its capture failed; or the ranks hold other numbers in a "
-            "buffer or parameter that is taken to be the same on all of them, or change one before a later call; were "
-            "given other options, have data-parallel wrappers that send gradients or parameters otherwise, were "
-            "compared with other specs, or run programs that differ and that cannot be checked together."
+            "buffer or parameter that is taken to be the same on all of them, or change one before a later call, or "
+            "update it by other numbers; were given other options, have data-parallel wrappers that send gradients or "
+            "parameters otherwise, were compared with other specs, or run programs that differ and that cannot be "
+            "checked together."
         ),
         reason="What one rank captured says nothing about a rank that runs something else, or nobody knows what.",
         example="self.register_buffer('scale', torch.tensor(1.0 + torch.distributed.get_rank()))",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -44,6 +46,28 @@ def ddp_name(wrapper: DistributedDataParallel) -> str:
 def managed_by_ddp(wrapper: DistributedDataParallel) -> list[nn.Parameter]:
     """The parameters that it reduces: those it found when it was made, without those it was told to ignore."""
     return [value for value in wrapper._module_parameters if value.requires_grad]
+
+
+def ranks_of_ddp(parameters: Collection[int]) -> dict[int, tuple[int, ...]]:
+    """The ranks whose gradients a ``DistributedDataParallel`` reduces together, for those of ``parameters``.
+
+    By the identity of the parameter. Torch keeps no list of its wrappers.
+    """
+    found: dict[int, tuple[int, ...]] = {}
+    for held in gc.get_objects():
+        if issubclass(type(held), DistributedDataParallel) and "_module_parameters" in vars(held):
+            managed = {id(value) for value in managed_by_ddp(held)}.intersection(parameters)
+            ranks = _ranks_of_wrapper(held) if managed else ()
+            found.update(dict.fromkeys(managed, ranks) if len(ranks) > 1 else {})
+    return found
+
+
+def _ranks_of_wrapper(wrapper: DistributedDataParallel) -> tuple[int, ...]:
+    """None where its process group was destroyed."""
+    try:
+        return tuple(sorted(dist.get_process_group_ranks(wrapper.process_group)))
+    except KeyError:
+        return ()
 
 
 def contract_of_ddp(wrapper: DistributedDataParallel, name: str = "DistributedDataParallel") -> OuterReduction:
