@@ -53,7 +53,15 @@ from tests.lemmas import (
     test_formula,
 )
 from tests.lemmas.conditions import Check, Mutant, found_by, mutants_of, of_tests, tried
-from tests.lowering import infinity_checks, lower_checks, result_checks, size_checks, test_budget, unknown_checks
+from tests.lowering import (
+    call_checks,
+    infinity_checks,
+    lower_checks,
+    result_checks,
+    size_checks,
+    test_budget,
+    unknown_checks,
+)
 from tests.refinement import attempt_checks, closure_checks, inputs_checks, shares_checks, test_placement
 from verifycompile.certificate import annotations as recorded
 from verifycompile.certificate import (
@@ -89,7 +97,7 @@ from verifycompile.ir import (
     window,
 )
 from verifycompile.lowering import checks as results
-from verifycompile.lowering import lower, numbers, sizes, unknowns
+from verifycompile.lowering import elements, lower, numbers, sizes, unknowns
 from verifycompile.refinement import (
     attempt,
     closure,
@@ -137,7 +145,8 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     equalities: replay_checks.equality_checks,
     replay: replay_checks.checks,
     results: result_checks.checks,
-    lower: lower_checks.checks,
+    lower: lambda: itertools.chain(lower_checks.checks(), call_checks.checks()),
+    elements: call_checks.element_checks,
     algebra: infinity_checks.checks,
     elementwise: infinity_checks.checks,
     builder: infinity_checks.checks,
@@ -195,7 +204,7 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
 }
 """Modules of the checker, with what must hold of each."""
 FUNCTIONS: Mapping[ModuleType, Collection[str]] = {
-    lower: lower_checks.FUNCTIONS,
+    lower: (*lower_checks.FUNCTIONS, *call_checks.FUNCTIONS),
     algebra: infinity_checks.ALGEBRA,
     elementwise: ("mul", "_is_infinite"),
     builder: ("scale",),
@@ -217,6 +226,8 @@ _MAY_CHANGE = (
     "not (self._may_hold(view, depth) or (is_elementwise(view.term) and self._may_hold_index(view.term, depth)) or "
     "may_decide(self._mask.term, view.term) or may_look_up(self._pool, self._mask.term, view.term, depth))"
 )
+_TAKES_A_LIST = "any((isinstance(argument, (list, tuple)) for argument in node.args))"
+_GIVES_NO_LIST = "not isinstance(node.meta.get('val'), (list, tuple))"
 _ONLY_LOOKED_AT = "what may hold nothing is looked at for nothing"
 SAME: Mapping[ModuleType, Mapping[str, str]] = {
     recorded: {"`True` for `symbols_of(program) - {*program.coordinates} or program.size_values`": _FASTER},
@@ -253,6 +264,11 @@ SAME: Mapping[ModuleType, Mapping[str, str]] = {
     lower: {
         "`True` for `t not in self.values`": _FASTER,
         "`True` for `split is None`": _FASTER,
+        f"`all{_TAKES_A_LIST[3:]}` for `{_TAKES_A_LIST}`": _FASTER,
+        **{
+            f"`{other}` for `not takes_list or {_GIVES_NO_LIST}`": _FASTER
+            for other in ("not takes_list", _GIVES_NO_LIST, f"not takes_list and ({_GIVES_NO_LIST})", "False")
+        },
         "`_draws_undeclared(node)` for `node.op == 'call_function' and _draws_undeclared(node)`": "nothing but calls draws",
     },
     builder: {

@@ -51,7 +51,7 @@ from verifycompile.rewrites.registry import (
 from verifycompile.rewrites.side_conditions import solver
 from verifycompile.rewrites.values import Piece, Pieces, ReadRows, are_read_rows
 from verifycompile.torch_interface.operators.prims import reads_real_number
-from verifycompile.torch_interface.operators.schema import draws_random_numbers, names_of
+from verifycompile.torch_interface.operators.schema import draws_random_numbers
 
 if TYPE_CHECKING:
     from verifycompile.lowering.ragged import ReadRowsCalls
@@ -83,7 +83,7 @@ class Lowering:
         self.casts: dict[str, torch.fx.Node] = {}
         self.seconds: list[float] = []
         self.sizes = Sizes(program, side)
-        self._call_under_way: torch.fx.Node | None = None
+        self._call_under_way: torch.fx.Node
         self._laid_out: dict[torch.fx.Node, View] = {}
         self._blocked_by_program = {b.node: b for b in program.blockers if b.node is not None}
         for program_input in program.inputs:
@@ -198,7 +198,7 @@ class Lowering:
         if reads_count(node):
             self.sizes.note_count(node.meta["val"], self.values[node.all_input_nodes[0]])
         value = self.sizes.number(node.meta["val"])
-        if node.op != "call_function" or reads_place(node):
+        if reads_place(node):
             return value
         for operand in node.all_input_nodes:
             self._refuse_unknown(operand)
@@ -278,15 +278,14 @@ class Lowering:
 
     def note_casts(self, node: torch.fx.Node, call: Call) -> None:
         """Remember the casts of a call, at the call of the program that it is part of."""
-        place = self._call_under_way or node
-        self.casts.update({cast: self.casts.get(cast, place) for cast in casts_of(node, call)})
+        self.casts.update({cast: self.casts.get(cast, self._call_under_way) for cast in casts_of(node, call)})
 
     def _without_elements(self, node: torch.fx.Node) -> Any:
         """The value of a node all of whose tensors have no elements, else None."""
         recorded = node.meta.get("val")
         values = list(recorded) if isinstance(recorded, (list, tuple)) else [recorded]
         shapes = [self.sizes.shape(v) for v in values if isinstance(v, torch.Tensor)]
-        if not shapes or len(shapes) < len(values) or not all(0 in shape for shape in shapes):
+        if len(shapes) < len(values) or not all(0 in shape for shape in shapes):
             return None
         from verifycompile.lowering.unknowns import without_elements  # here, because few tensors are
 
@@ -340,23 +339,14 @@ class Lowering:
         """Whether the number of rows of a lowered node, or their order, is read from data."""
         return are_read_rows(self.values.get(node))
 
-    # -- checks
-
     def _elements(self, node: torch.fx.Node) -> tuple[Call, ...] | None:
-        """The call of each element where an operator takes and gives lists of tensors of one length."""
-        results = node.meta.get("val")
-        if not isinstance(results, (list, tuple)):
+        """The call of each element where an operator takes and gives lists of tensors."""
+        takes_list = any(isinstance(argument, (list, tuple)) for argument in node.args)
+        if not takes_list or not isinstance(node.meta.get("val"), (list, tuple)):
             return None
-        given = {**dict(zip(names_of(node.target), node.args, strict=False)), **node.kwargs}
-        lists = [v for v in given.values() if isinstance(v, (list, tuple)) and all(map(dtype_of, v))]
-        if not lists or any(len(v) != len(results) for v in lists):
-            return None
-        calls: list[Call] = []
-        for position, result in enumerate(results):
-            own = {name: v[position] if isinstance(v, (list, tuple)) else v for name, v in given.items()}
-            dtypes = {name: dtype for name, v in own.items() if (dtype := dtype_of(v)) is not None}
-            calls.append(Call(dtypes, tuple(self.sizes.size(s) for s in result.shape), result.dtype))
-        return tuple(calls)
+        from verifycompile.lowering.elements import calls_of_elements  # here, because few calls do
+
+        return calls_of_elements(self.sizes, node)
 
     # -- leaves
 
