@@ -3,7 +3,8 @@
 So ``m f(m x)`` is ``m f(x)``, through all that is computed for each of the mask's positions alone: an expert whose
 tokens are masked before its layers computes for them what it does without. And of distances that are at least zero
 under a causal mask the limit at zero changes nothing. Where one of several masks holds, any of them does. Where an
-index is a position, what is looked up by the index is what stands at the position.
+index is a position, what is looked up by the index is what stands at the position. Scores that are a finite number
+elsewhere are the scores beside the mask, and so are their exponentials.
 """
 
 from __future__ import annotations
@@ -11,18 +12,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, Opened, contract, open_view
-from verifycompile.ir.exponential import LOGARITHM, MAXIMUM, POWER
-from verifycompile.ir.indicator import EQUAL, less_equal
+from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, Opened, contract, has_infinity, open_view
+from verifycompile.ir.exponential import EXPONENTIAL, LOGARITHM, MAXIMUM, POWER, WHERE
+from verifycompile.ir.indicator import EQUAL, LESS, LESS_EQUAL, NOT, less_equal, negate
 from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.scalar import ONE
 from verifycompile.ir.sign import is_greater_than_zero
 from verifycompile.ir.term import CONSTANT, INTEGER_LEAF, Term, TermPool, View
 from verifycompile.ir.term_property import TermProperty
+from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.lemmas.build import build_product
 from verifycompile.rewrites.lemmas.substitution import Substitution
 from verifycompile.rewrites.operations import MINIMUM
-from verifycompile.rewrites.operators.elementwise import FUNCTIONS
+from verifycompile.rewrites.operators.elementwise import FUNCTIONS, choose
 from verifycompile.rewrites.operators.reduction import TRUTH_EXTREMES
 from verifycompile.rewrites.parts.chosen import applied
 from verifycompile.rewrites.side_conditions.index_arithmetic import implied, is_whole
@@ -33,7 +35,9 @@ _EXTREMES = (MAXIMUM, MINIMUM)
 
 def with_one_for(pool: TermPool, mask: View, view: View) -> View:
     """``view`` with one in the place of ``mask``, down to a depth. Raises ValueError where that has no normal form."""
-    return _Replacement(pool, mask).inside(view, _MAX_DEPTH)
+    replacement = _Replacement(pool, mask)
+    chosen = replacement.chosen(view)
+    return replacement.inside(view, _MAX_DEPTH) if chosen is None else chosen
 
 
 def may_hold(pool: TermPool, mask: Term, term: Term, depth: int = _MAX_DEPTH) -> bool:
@@ -44,6 +48,11 @@ def may_hold(pool: TermPool, mask: Term, term: Term, depth: int = _MAX_DEPTH) ->
     if key not in pool.answers:
         pool.answers[key] = any(may_hold(pool, mask, operand.term, depth - 1) for operand in term.operands)
     return pool.answers[key]
+
+
+def opposite_of(pool: TermPool, mask: View) -> View:
+    """What is zero beside a mask; the mask itself where that is ``NOT`` of it, in which it stands."""
+    return negate(pool, mask) if mask.term.operation in (AT_MOST, LESS, LESS_EQUAL, NOT) else mask
 
 
 def may_decide(mask: Term, term: Term) -> bool:
@@ -146,6 +155,17 @@ def _is_defined(term: Term, argument: View) -> bool:
     return term.operation not in _UNDEFINED_SOMEWHERE
 
 
+def _is_defined_within(term: Term) -> bool:
+    return all(
+        not has_infinity(argument) and _is_defined(term, argument) and _IS_DEFINED(argument.term)
+        for argument in term.operands
+    )
+
+
+_IS_DEFINED = TermProperty(lambda _: True, _is_defined_within)
+"""Whether no function of which a term is computed may have no value."""
+
+
 class _Replacement:
     """One mask, in the dimensions of the product beside it. What was found for a view is kept."""
 
@@ -172,6 +192,25 @@ class _Replacement:
         if view not in self._found:
             self._found[view] = self._opened(view, depth)
         return self._found[view]
+
+    def chosen(self, view: View) -> View | None:
+        """A choice between a value and a number, or the exponential of one, by the mask; None for what is none.
+
+        At the top alone: where the mask is zero both are finite, which no function of them need be. A value that may
+        be infinite or no number stays behind its condition.
+        """
+        if view.term.operation is EXPONENTIAL:
+            inner = self.chosen(open_view(view).operands[0])
+            return None if inner is None else Builder(self._pool).exp(inner).scaled(view.coefficient)
+        if view.term.operation is not WHERE or not _IS_DEFINED(view.term):
+            return None
+        condition, *branches = open_view(view).operands
+        opposite = opposite_of(self._pool, self._mask)
+        is_opposite = (condition.term, condition.axes) == (opposite.term, opposite.axes) and opposite != self._mask
+        known = self._pool.zero(condition.shape) if is_opposite else self.inside(condition, _MAX_DEPTH)
+        if known == condition or self._pool.unit not in [branch.term for branch in branches]:
+            return None
+        return choose(Builder(self._pool), known, *branches).scaled(view.coefficient)
 
     def _may_hold_index(self, term: Term, depth: int) -> bool:
         return any(may_hold(self._pool, index, term, depth) for index, _ in self._positions)

@@ -251,6 +251,7 @@ SAME: Mapping[ModuleType, Mapping[str, str]] = {
         ),
         "`all((may_hold(self._pool, index, term, depth) for index, _ in self._positions))` for "
         "`any((may_hold(self._pool, index, term, depth) for index, _ in self._positions))`": _ONLY_LOOKED_AT,
+        "`True` for `mask.term.operation in (AT_MOST, LESS, LESS_EQUAL, NOT)`": _ONLY_LOOKED_AT,
         "`True` for `factor is not lookup`": "at the mask's position the look-up is the mask, which is one",
     },
     inputs: {

@@ -12,13 +12,13 @@ from tests.ir.evaluate import Evaluator
 from tests.lemmas.conditions import Check
 from verifycompile.ir import relabel
 from verifycompile.ir.build import Signature, apply
-from verifycompile.ir.exponential import MAXIMUM
-from verifycompile.ir.indicator import equal, less_equal
+from verifycompile.ir.exponential import MAXIMUM, WHERE
+from verifycompile.ir.indicator import equal, less, less_equal
 from verifycompile.ir.pieces import STACK
 from verifycompile.ir.term import TermPool, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.operations import MINIMUM
-from verifycompile.rewrites.operators.elementwise import FUNCTIONS
+from verifycompile.rewrites.operators.elementwise import FUNCTIONS, choose
 from verifycompile.rewrites.operators.reduction import reduce_extreme
 from verifycompile.rewrites.parts.beside_masks import (
     _HAS_TRUTHS,
@@ -84,6 +84,10 @@ class Values:
         own = self.index if index is None else index
         return self.of_rows(self.b.contraction("r c, r c -> r", equal(self.b.pool, own, self.columns), table))
 
+    def chosen_by(self, mask: View) -> View:
+        """The value where the mask holds, and a low number elsewhere."""
+        return choose(self.b, mask, self.x, -9)
+
     def any_of(self, view: View) -> View:
         """Whether one of a row's masks holds."""
         return self.of_rows(reduce_extreme(self.b.pool, view, [1], "max"))
@@ -105,6 +109,7 @@ def checks() -> Iterator[tuple[str, Check]]:
         yield f"kept beside {number}", functools.partial(_becomes, mask, made, made)
     for number, made in enumerate(_undefined()):
         yield f"no number beside {number}", functools.partial(_stays, made)
+    yield "stays a choice", _stays_a_choice
     yield "may hold", _may_hold
     yield "may decide", _may_decide
     yield "may look up", _may_look_up
@@ -145,7 +150,27 @@ def _plain() -> Iterator[tuple[_Made, _Made, _Made]]:
                 lambda v, function=function, positive=positive: function(v.b, positive(v.b, v.masked())),
                 lambda v, function=function, positive=positive: function(v.b, positive(v.b, v.x)),
             )
+    masked_out: _Made = lambda v: v.b.negate(v.mask)  # noqa: E731 - a name for one view
+    low: _Made = lambda v: v.b.full(-9, (N, N))  # noqa: E731 - a name for one view
+    yield mask, lambda v: v.chosen_by(v.mask), lambda v: v.x
+    yield mask, lambda v: v.b.exp(v.chosen_by(v.b.negate(v.mask))), lambda v: v.b.exp(low(v))
+    defined: _Made = lambda v: v.tanh(v.b.log(v.b.exp(v.x)))  # noqa: E731 - a name for one view
+    yield mask, lambda v: choose(v.b, v.mask, defined(v), -9), defined
+    yield masked_out, lambda v: v.chosen_by(v.mask), low
+    yield masked_out, lambda v: v.b.exp(v.chosen_by(v.b.negate(v.mask))), lambda v: v.b.exp(v.x)
+    yield (
+        mask,
+        lambda v: choose(v.b, v.causal, v.masked(), -9),
+        lambda v: choose(v.b, v.causal, v.x, -9),
+    )
+    real: _Made = lambda v: less(v.b.pool, v.x, v.y)  # noqa: E731 - a name for one view
+    yield real, lambda v: v.chosen_by(less_equal(v.b.pool, v.y, v.x)), low
+    yield lambda v: v.b.negate(real(v)), lambda v: v.chosen_by(real(v)), low
     causal: _Made = lambda v: v.causal  # noqa: E731 - a name for one view
+    yield causal, lambda v: v.b.exp(v.chosen_by(v.causal)), lambda v: v.b.exp(v.x)
+    yield causal, lambda v: v.b.scale(v.chosen_by(v.causal), 3), lambda v: v.b.scale(v.x, 3)
+    yield causal, lambda v: v.b.scale(v.b.exp(v.chosen_by(v.causal)), 3), lambda v: v.b.scale(v.b.exp(v.x), 3)
+    yield lambda v: v.b.negate(v.causal), lambda v: v.b.exp(v.chosen_by(v.causal)), lambda v: v.b.exp(low(v))
     yield causal, lambda v: v.tanh(v.masked(v.causal)), lambda v: v.tanh(v.x)
     yield causal, lambda v: v.distance(), lambda v: v.b.sub(v.rows, v.columns)
     yield causal, lambda v: v.b.scale(v.distance(), 3), lambda v: v.b.scale(v.b.sub(v.rows, v.columns), 3)
@@ -230,6 +255,9 @@ def _kept() -> Iterator[tuple[_Made, _Made]]:
     # What is the same in all rows may hold the mask of other rows alone.
     yield mask, lambda v: v.of_columns(v.b.sum(v.tanh(v.masked()), [0]))
     causal: _Made = lambda v: v.causal  # noqa: E731 - a name for one view
+    yield mask, lambda v: v.chosen_by(other(v))
+    yield mask, lambda v: v.chosen_by(v.b.negate(other(v)))
+    yield lambda v: v.b.negate(v.causal), lambda v: v.chosen_by(v.b.transpose(v.causal, 0, 1))
     yield causal, lambda v: v.b.pointwise(MAXIMUM, v.b.sub(v.rows, v.columns), 2)
     yield causal, lambda v: v.b.pointwise(MAXIMUM, v.b.sub(v.columns, v.rows), -1)
     yield causal, lambda v: v.b.pointwise(MAXIMUM, v.x, v.b.sub(v.rows, v.columns))
@@ -272,6 +300,21 @@ def _becomes(mask: _Made, made: _Made, expected: _Made) -> None:
     found = with_one_for(v.b.pool, own, value)
     torch.testing.assert_close(_value(own) * _value(found), _value(own) * _value(value))
     assert found == expected(v)
+
+
+def _stays_a_choice() -> None:
+    """Of values that may be infinite where the mask is zero, and of functions that may be no number there."""
+    v = Values()
+    infinite = v.b.scale(v.b.exp(v.b.full(float("inf"), (N, N))), 1)
+    unbounded = v.tanh(choose(v.b, v.mask, v.x, float("inf")))
+    undefined = [v.b.log(v.x), v.tanh(v.b.log(v.x)), v.b.power(v.masked(), -1), v.b.pointwise(FUNCTIONS["acos"], v.x)]
+    undefined.append(unbounded)
+    for then, otherwise in ((v.x, float("inf")), (v.x, v.y), (infinite, -9), *((value, -9) for value in undefined)):
+        choice = choose(v.b, v.causal, then, otherwise)
+        assert choice.term.operation is WHERE
+        assert with_one_for(v.b.pool, v.causal, choice).term.operation is WHERE
+    inside = with_one_for(v.b.pool, v.causal, v.tanh(v.chosen_by(v.causal)))
+    assert inside.term.operands[0].term.operation is WHERE
 
 
 def _may_hold() -> None:

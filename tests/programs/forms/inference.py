@@ -72,6 +72,66 @@ def paged_on_ranks(_: DeviceMesh, mistake: str) -> Callable[..., Any]:
     return program
 
 
+def written_and_read(low: float) -> Callable[..., torch.Tensor]:
+    """One step of decoding; ``low``: the score of later places."""
+
+    def program(  # noqa: PLR0917 - as a step of decoding takes them
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, at: torch.Tensor
+    ) -> torch.Tensor:
+        keys, values = keys.index_copy(2, at, k), values.index_copy(2, at, v)
+        return (q @ keys.mT).masked_fill(torch.arange(keys.shape[2]) > at, low).softmax(-1) @ values
+
+    return program
+
+
+def written_where_it_lies(mesh: DeviceMesh, mistake: str) -> Callable[..., Any]:
+    """Caches split by sequence: scores of later places are low, and their weights are zero."""
+
+    def program(  # noqa: PLR0917 - as a step of decoding takes them
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, at: torch.Tensor
+    ) -> torch.Tensor:
+        group, rows = mesh.get_group(), keys.shape[2]
+        places = torch.arange(rows) + (0 if mistake == "own places" else mesh.get_local_rank() * rows)
+        here = (places == at)[:, None]
+        keys, values = torch.where(here, k, keys), torch.where(here, v, values)
+        later = places >= at if mistake == "one place less" else places > at
+        scores = (q @ keys.mT).masked_fill(later, -1e30)
+        largest = funcol.all_reduce(scores.amax(-1, keepdim=True), "max", group)
+        weights = (scores - largest).exp() * (1 if mistake == "one place less" else ~later)
+        total = weights.sum(-1, keepdim=True)
+        total = total if mistake == "own total" else funcol.all_reduce(total, "sum", group)
+        return funcol.all_reduce(weights @ values, "sum", group) / total
+
+    return program
+
+
+LOW = torch.finfo(torch.float32).min
+
+
+def seen_up_to(low: float) -> Callable[..., torch.Tensor]:
+    def program(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        return (q @ keys.mT).masked_fill(torch.arange(keys.shape[2]) > at, low).softmax(-1) @ values
+
+    return program
+
+
+def merged_by_their_sums(mesh: DeviceMesh, mistake: str) -> Callable[..., Any]:
+    """Each rank attends to its part of the caches; the parts weigh what their sums of exponentials do."""
+
+    def program(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        group, rows = mesh.get_group(), keys.shape[2]
+        places = torch.arange(rows) + (0 if mistake == "own places" else mesh.get_local_rank() * rows)
+        scores = (q @ keys.mT).masked_fill(places >= at if mistake == "one place less" else places > at, LOW)
+        total = scores.logsumexp(-1, keepdim=True)
+        totals = funcol.all_gather_tensor(total[None], 0, group)
+        if mistake == "alike":
+            totals = torch.zeros_like(totals)
+        parts = funcol.all_gather_tensor((scores.softmax(-1) @ values)[None], 0, group)
+        return (totals.softmax(0) * parts).sum(0)
+
+    return program
+
+
 def slots(k: torch.Tensor, cache: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     return cache.flatten(0, 1).index_copy(0, places, k).view_as(cache)
 
@@ -303,6 +363,27 @@ FORMS = (
         ),
         {"in_placements": {"q": (S1,), "keys": (S2,), "values": (S2,)}, "out_placements": {"output.0": (S1,)}},
         ("pages of another row", "keys as values", "another scale"),
+    ),
+    Form(
+        "caches-by-sequence-2",
+        {"cp": 2},
+        lambda: written_and_read(float("-inf")),
+        written_where_it_lies,
+        lambda: (*(torch.randn(1, 2, rows, 3) for rows in (1, 1, 1, 4, 4)), torch.tensor([5])),
+        {
+            "in_placements": {"keys": (S2,), "values": (S2,)},
+            "out_placements": {"output.0": (R,)},
+        },
+        ("own places", "one place less", "own total"),
+    ),
+    Form(
+        "caches-merged-4",
+        {"cp": 4},
+        lambda: seen_up_to(LOW),
+        merged_by_their_sums,
+        lambda: (*(torch.randn(1, 2, rows, 3) for rows in (1, 2, 2)), torch.tensor([5])),
+        {"in_placements": {"keys": (S2,), "values": (S2,)}, "out_placements": {"output.0": (R,)}},
+        ("own places", "one place less", "alike"),
     ),
     Form(
         "slots-of-pages-2",

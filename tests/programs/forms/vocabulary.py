@@ -102,7 +102,6 @@ class Table(nn.Module):
         rows = F.embedding(torch.remainder(ids, self.rows), self.weight)
         return rows * (torch.div(ids, self.rows, rounding_mode="floor") == start // self.rows)[..., None]
 
-
     def truncated(self, ids: torch.Tensor, mine: torch.Tensor, start: int) -> torch.Tensor:
         rows = F.embedding(ids % self.rows, self.weight)
         return rows * (ids.div(self.rows, rounding_mode="trunc") == start // self.rows).unsqueeze(-1).type_as(rows)
@@ -420,6 +419,53 @@ def head_and_loss(dp: int, tp: int) -> Form:
     )
 
 
+WORDS = 13
+"""Of a vocabulary that is padded: behind them there are rows that stand for no word."""
+
+
+def padded_model(ids: torch.Tensor, y: torch.Tensor, table: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
+    logits = torch.tanh(F.embedding(ids, table)) @ head.t()
+    return negative_log_probability(logits.masked_fill(torch.arange(len(head)) >= WORDS, float("-inf")), y).mean()
+
+
+def padded_model_on_ranks(mesh: DeviceMesh, mistake: str) -> Callable[..., Any]:
+    def program(ids: torch.Tensor, y: torch.Tensor, table: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
+        group, rows = mesh.get_group("tp"), len(table)
+        start = mesh.get_local_rank("tp") * rows
+        local = ids - start
+        mine = (local >= 0) & (local < rows)
+        found = F.embedding(torch.where(mine, local, 0), table) * mine[..., None]
+        logits = comm.enter(torch.tanh(comm.leave(found, group)), group) @ head.t()
+        places = torch.arange(rows) + (0 if mistake == "own places" else start)
+        padding = places > WORDS if mistake == "one word more" else places >= WORDS
+        if mistake != "not masked":
+            logits = torch.where(padding, -torch.inf, logits)
+        parts = Parts(logits, y, mesh, mistake)
+        label = y - start
+        inside = (label >= 0) & (label < rows)
+        target = logits.gather(-1, torch.where(inside, label, 0)[:, None])[:, 0]
+        return (parts.log_sum + parts.largest[:, 0] - comm.leave(torch.where(inside, target, 0.0), group)).mean()
+
+    return program
+
+
+def padded_vocabulary(ranks: int) -> Form:
+    """Tables and heads padded to a multiple of the ranks; no padding has a probability."""
+    return Form(
+        f"padded-vocabulary-{ranks}",
+        {"tp": ranks},
+        lambda: padded_model,
+        padded_model_on_ranks,
+        lambda: (
+            torch.tensor([3, 0, 12, 7]),
+            torch.tensor([1, 12, 9, 0]),
+            *(torch.randn(VOCABULARY // ranks, WIDTH, requires_grad=True) for _ in range(2)),
+        ),
+        {"in_placements": {"table": (S0,), "head": (S0,)}, "out_placements": {"output.0": (R,)}},
+        ("not masked", "one word more", "own places", "own divisor"),
+    )
+
+
 MASKS = ("start of the next rank", "last row missing", "not reduced", "reduced twice")
 COMMON = ("own maximum", "own divisor", "own target", "own columns")
 
@@ -453,4 +499,5 @@ FORMS: tuple[Form, ...] = (
     ),
     distillation(2),
     head_and_loss(2, 2),
+    padded_vocabulary(4),
 )  # fmt: skip
