@@ -25,9 +25,12 @@ _MOST_SUMMANDS = 4
 def distributed(
     factors: Sequence[View], total: View, groups: Sequence[Sequence[View]] | None = None, pool: TermPool | None = None
 ) -> Iterator[Proposal]:
-    """The other factors, times each summand of ``total`` or each of these groups of its summands."""
+    """The other factors, times each summand of ``total`` or each of these groups of its summands.
+
+    One of them may be infinite, as padding that is masked: the sum is then as infinite as that one.
+    """
     parts = open_view(total).operands
-    if any(has_infinity(part) for part in parts):
+    if sum(map(has_infinity, parts)) > 1:
         return
     others = tuple(factor for factor in factors if factor is not total)
     summands = parts if groups is None or pool is None else [combine(pool, group) for group in groups]
