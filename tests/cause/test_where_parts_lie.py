@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch.distributed.tensor.placement_types import Replicate, Shard
 
 from tests.cause.test_of_loops_and_ranks import Mistake, of_size, report_of, told_at_its_line
+from tests.programs.autograd_collectives import Copy
 from verifycompile import Verdict
 from verifycompile.diagnostics.finding import CAUSE_UNCERTAIN
 
@@ -167,7 +168,43 @@ def clipped_by_own_norm(mesh, wrong):
     return program
 
 
+def weighed(x, w):
+    return x * torch.tanh(w)
+
+
+def weighed_by_part(mesh, wrong):
+    def program(x, w):
+        rows, whole = x.shape[0], torch.tanh(Copy.apply(w, mesh.get_group()))
+        first = 0 if wrong else mesh.get_local_rank() * rows
+        return x * whole[first : first + rows]
+
+    return program
+
+
+def written_by_part(mesh, wrong):
+    def program(x):
+        rows = x.shape[0]
+        whole = torch.zeros(mesh.size() * rows, x.shape[1])
+        first = 0 if wrong else mesh.get_local_rank() * rows
+        whole[first : first + rows] = torch.tanh(x)
+        return funcol.all_reduce(whole, "sum", mesh)
+
+    return program
+
+
 MISTAKES = {
+    "taken": Mistake(
+        weighed, weighed_by_part,
+        lambda: (torch.randn(3, 2, requires_grad=True), torch.randn(6, 2, requires_grad=True)),
+        {"x": (S0,)}, ((S0,),), "VC104", "return x * whole[first : first + rows]",
+        "begin `whole[first : first + rows]` at the rank's own part: at the rank's coordinate on `tp` times its length "
+        "(checked)",
+    ),
+    "written": Mistake(
+        torch.tanh, written_by_part, of_size((3, 2)), {"x": (S0,)}, ((R,),), "VC104",
+        "whole[first : first + rows] = torch.tanh(x)",
+        "write `torch.tanh(x)` from the rank's coordinate on `tp` times its length on (checked)",
+    ),
     "coordinate": Mistake(
         by_position, by_position_of_rank, of_size((2, 3)), {"x": (S0, S1)}, ((S0, S1),), "VC105",
         "return x * torch.arange(first, first + x.shape[1])",

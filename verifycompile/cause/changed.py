@@ -114,7 +114,7 @@ class Changed:
             if self.subject.values:
                 (draft,) = self.subject.drafts()
                 return trial.outcome(programs[1], before, draft.changed, wanted)
-            return Trial(programs[0], trial.inputs, trial.seed).outcome(programs[1], None, (), wanted)
+            return trial.with_outputs_of(programs[0]).outcome(programs[1], None, (), wanted)
         except UNFIT:
             return None
         except Exception as error:  # noqa: BLE001 - said in the report

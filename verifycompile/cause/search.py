@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import itertools
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import torch.fx
 
@@ -50,8 +50,8 @@ MAX_OF_PAIRS = 24
 """Of so many changes of where a rank's part lies two are tried at once."""
 _SHARE_OF_SEARCH = 0.7
 """Of the time until a limit; the rest is for the proof of what was found by then."""
-_SHARE_OF_PROOF = 0.25
-"""Of the seconds of the search; a changed program that is right is proved in far less."""
+_SHARE_OF_PROOF = 0.6
+"""Of the seconds of the search."""
 MAX_ELEMENTS = 5_000_000
 """Elements of all values of a program that is evaluated many times."""
 _SHARE_OF_FEW = 4
@@ -226,6 +226,9 @@ class _Search(Changed):
             if stage is Stage.LAST and is_on_the_way:
                 continue  # with a guess before it, what mends many mistakes says nothing
             forward: list[Step] = []
+            found = () if self.subject.values else self._in_all_graphs(trial, outcome, causes, stage)
+            if found or self.over:
+                return found
             changes = self._changes(trial, outcome, wanted, stage, focus)
             for step, after in self.steps(trial, outcome, wanted, changes):
                 is_whole = step.mended >= outcome.wrong and not after.wrong
@@ -241,7 +244,7 @@ class _Search(Changed):
                 if self.over:
                     break
             for step in forward if wanted != outcome.wrong else ():
-                found = () if self.over else self._with_its_derivative(trial, outcome, causes, step, stage)
+                found = () if self.over else self._with_its_derivative(trial, outcome, causes, [step], stage)
                 if found:
                     return found
             is_last_missing = stage in to_try and len(to_try) == 1
@@ -250,7 +253,6 @@ class _Search(Changed):
                 found = self._on_the_way(trial, outcome, causes, focus, (likely, missing))
             else:
                 found = self._together(trial, outcome, causes, partial) if stage.is_last_of_likely else ()
-            found = found or (() if self.subject.values else self._in_all_graphs(trial, outcome, causes, stage))
             if stage is Stage.UNLIKELY and not found and not partial:
                 found = self._in_pairs(trial, outcome, causes, focus)
             if found or self.over:
@@ -273,18 +275,13 @@ class _Search(Changed):
         """The same change at one line that ranks run in graphs of their own, or of one output that these return, as one
         cause for each graph.
         """
-        lines: dict[object, dict[int, Change]] = {}
-        for draft, moves in self._changes(trial, outcome, wanted_of(outcome), stage, None):
-            line, outputs = line_of(moves[0], draft), draft.program.outputs if moves[0].kind[0] == "reduce" else ()
-            returned = [output.name for output in outputs if output.node.name == moves[0].node]
-            for place in [*returned, line] if line is not None else returned:
-                lines.setdefault((place, moves[0].kind), {})[id(draft)] = draft, moves  # at last all nodes of the line
-        for changes in [list(of_line.values()) for of_line in lines.values() if len(of_line) > 1]:
+        for changes in _of_all_graphs(self._changes(trial, outcome, wanted_of(outcome), stage, None), _of_line):
             if self.over:
                 return ()
-            of_graphs = tuple(self.cause(Step(draft, moves, outcome.wrong)) for draft, moves in changes)
-            if self.mend(trial, outcome, changes):
-                return (*causes, *of_graphs)
+            steps = [Step(*change, outcome.wrong) for change in changes]
+            found = self._with_its_derivative(trial, outcome, causes, steps, stage)
+            if found:
+                return found
         return ()
 
     def _in_pairs(self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], focus: Focus) -> tuple[Cause, ...]:
@@ -302,27 +299,38 @@ class _Search(Changed):
         return ()
 
     def _with_its_derivative(
-        self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], step: Step, stage: Stage
+        self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], steps: Sequence[Step], stage: Stage
     ) -> tuple[Cause, ...]:
-        """A change that mends the forward pass, with one in the backward of the same line that mends the rest."""
-        cause = self.cause(step)
-        after = self.outcome(trial, outcome, step.mended) if self.apply(step.draft, step.moves) else None
-        if after is None:
-            return ()
-        changed = step.draft.node(step.moves[0].node)
+        """A change of one graph, or of several, that mends all, or the forward pass and one in the backward of the same
+        line the rest.
+        """
+        found = tuple(map(self.cause, steps))  # the texts are of the program as it is
+        made = [self.apply(step.draft, step.moves) for step in steps]
+        mended = frozenset[str]().union(*(step.mended for step in steps))
+        after = self.outcome(trial, outcome, mended) if all(made) else None
+        of_backward = () if after is None else self._of_derivative(trial, after, steps, stage)
+        for _ in range(sum(made)):
+            self.undo()
+        return () if of_backward is None or after is None else (*causes, *found, *of_backward)
+
+    def _of_derivative(
+        self, trial: Trial, after: Outcome, steps: Sequence[Step], stage: Stage
+    ) -> tuple[Cause, ...] | None:
+        """The changes in the backward of the lines of ``steps``, which are applied, with which all is mended."""
+        if not after.wrong:
+            return () if self.is_proved() else None
+        changed = {step.draft: step.moves for step in steps}
         changes = (
-            (draft, moves)
-            for draft, moves in self.moves(trial, after, after.wrong, stage.kinds)
-            if draft is step.draft and all(is_derivative(draft.node(move.node), changed) for move in moves)
+            change
+            for change in self.moves(trial, after, after.wrong, stage.kinds)
+            if change[0] in changed and _are_derivatives(change, changed[change[0]])
         )
-        for other, at_last in self.steps(trial, after, after.wrong, changes):
-            if not at_last.wrong and self.is_proved():
-                self.undo()
-                found = self.cause(other)
-                self.undo()
-                return (*causes, cause, found)
-        self.undo()
-        return ()
+        for together in _of_all_graphs(changes, _in_graph) if len(steps) > 1 else ([change] for change in changes):
+            if self.over:
+                return None
+            if len(together) == len(steps) and self.mend(trial, after, together):
+                return tuple(self.cause(Step(draft, moves, after.wrong)) for draft, moves in together)
+        return None
 
     def _changes(
         self, trial: Trial, outcome: Outcome, wanted: frozenset[str], stage: Stage, focus: Focus
@@ -441,6 +449,42 @@ class _Search(Changed):
             self.undo()
         unmended = tuple(sorted(outcome.wrong | (_unknown(outcome) & outcome.backward) | self._lacking))
         return tuple(dataclasses.replace(item, proved=proved, unmended=unmended) for item in causes) if proved else ()
+
+
+def _of_all_graphs(
+    changes: Iterable[Change], places: Callable[[Move, Draft], Collection[object]]
+) -> list[list[Change]]:
+    """The same changes of one place in several graphs; of several in one graph the last of those at most nodes."""
+    found: dict[object, dict[int, Change]] = {}
+    for draft, moves in changes:
+        for place in places(moves[0], draft):
+            of_place = found.setdefault((place, moves[0].kind), {})
+            if len(moves) >= len(of_place.get(id(draft), (draft, ()))[1]):
+                of_place[id(draft)] = draft, moves
+    return [list(of_place.values()) for of_place in found.values() if len(of_place) > 1]
+
+
+def _of_line(move: Move, draft: Draft) -> list[object]:
+    """The line of a change, and the outputs that lack a sum."""
+    line, outputs = line_of(move, draft), draft.program.outputs if move.kind[0] == "reduce" else ()
+    returned: list[object] = [output.name for output in outputs if output.node.name == move.node]
+    return returned if line is None else [*returned, line]
+
+
+def _in_graph(move: Move, draft: Draft) -> list[object]:
+    """What a line that begins a backward pass is for: in several graphs it is another one."""
+    return [str(draft.node(move.node).target)]
+
+
+def _are_derivatives(change: Change, moves: Sequence[Move]) -> bool:
+    """Whether a change is in the backward pass of the line at which there are others, which are applied; where a graph
+    does not tell what is backward, whether it is the same change of other nodes.
+    """
+    draft, own = change
+    node, known = draft.node(moves[0].node), {move.node for move in moves}
+    if any(map(is_backward, draft.program.graph.graph.nodes)):
+        return all(is_derivative(draft.node(move.node), node) for move in own)
+    return own[0].kind == moves[0].kind and not any(move.node in known for move in own)
 
 
 def _forward(outcome: Outcome) -> frozenset[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
@@ -56,7 +57,13 @@ class Trial:
         self.reference = spec_interpreter(spec, inputs)
         self._references: dict[str, Reference] = {}
         self._scale = 0.0
-        self._spec_outputs = {output.name: output for output in spec.outputs}
+        self.outputs_of_spec = {output.name: output for output in spec.outputs}
+
+    def with_outputs_of(self, spec: Program) -> Trial:
+        """The same trial where the outputs of the spec's graph are read in other ways."""
+        other = copy.copy(self)
+        other.spec, other.outputs_of_spec = spec, {output.name: output for output in spec.outputs}
+        return other
 
     def outcome(
         self,
@@ -78,7 +85,7 @@ class Trial:
             later = set(implementation.graph.graph.nodes)
         outputs = {output.name: output for output in implementation.outputs}
         tangents = tangent_inputs(implementation)
-        names = [name for name in self._spec_outputs if name in outputs]
+        names = [name for name in self.outputs_of_spec if name in outputs]
         late = _dependent(implementation, outputs) if before is None else before.backward
         backward, forward = ([name for name in names if (name in late) == after] for after in (True, False))
         results: dict[str, OutputComparison] = {}
@@ -147,7 +154,7 @@ class Trial:
 
     def _reference(self, name: str) -> Reference:
         if name not in self._references:
-            value = self.reference.value(self._spec_outputs[name].node)[0]
+            value = self.reference.value(self.outputs_of_spec[name].node)[0]
             if not isinstance(value, torch.Tensor):
                 raise EvaluationError(f"`{name}` is no tensor")
             numbers = value.numel() and value.dtype != torch.bool

@@ -17,6 +17,9 @@ aten = torch.ops.aten
 
 _POSITIONS = (aten.arange.default, aten.arange.start, aten.arange.start_step)
 _SPLITS = (aten.split.Tensor, aten.chunk.default)
+_SLICES: dict[object, int] = {aten.slice.Tensor: 1, aten.slice_backward.default: 2, aten.slice_scatter.default: 2}
+_SELECTIONS: dict[object, int] = {aten.select.int: 1, aten.select_backward.default: 2, aten.select_scatter.default: 2}
+"""What takes a part of a whole, and what puts one into it -> the place of the dimension among its arguments."""
 _FINDING = (aten.argmax.default, aten.argmin.default, aten.max.dim, aten.min.dim, aten.topk.default)
 
 
@@ -24,15 +27,16 @@ def own_parts(scene: Scene) -> Iterator[Move]:
     """Each slice, selection and range of positions, begun where the rank's part begins."""
     for node in scene.calls:
         for axis in scene.axes:
-            if node.target is aten.slice.Tensor:
+            if node.target in _SLICES:
                 yield from _slice(scene, node, axis)
-                yield from _with_steps(scene, node, axis)
-            elif node.target is aten.select.int:
+            elif node.target in _SELECTIONS:
                 yield from _select(scene, node, axis)
             elif node.target in _POSITIONS:
                 yield from _positions(scene, node, axis)
             elif node.target is operator.getitem:
                 yield from _piece(scene, node, axis)
+            if node.target is aten.slice.Tensor:
+                yield from _with_steps(scene, node, axis)
 
 
 def missing_scatters(scene: Scene) -> Iterator[Move]:
@@ -116,36 +120,51 @@ def _piece(scene: Scene, node: torch.fx.Node, axis: int) -> Iterator[Move]:
     yield Move(("own piece", axis), node.name, "VC104", lambda _: (message, hint), apply)
 
 
-def _slice(scene: Scene, node: torch.fx.Node, axis: int) -> Iterator[Move]:
+def _part_and_whole(node: torch.fx.Node) -> tuple[object, object]:
+    """What is taken from a whole, or put into it, and the whole."""
     source = node.args[0]
-    if not isinstance(source, torch.fx.Node) or not is_tensor(source) or (len(node.args) > 4 and node.args[4] != 1):
+    if node.target in (aten.slice.Tensor, aten.select.int):
+        return node, source
+    is_backward_of = node.target in (aten.slice_backward.default, aten.select_backward.default)
+    return (source, node) if is_backward_of else (node.args[1], source)
+
+
+def _slice(scene: Scene, node: torch.fx.Node, axis: int) -> Iterator[Move]:
+    at = _SLICES[node.target]
+    part, source = _part_and_whole(node)
+    if not isinstance(source, torch.fx.Node) or not is_tensor(source) or not isinstance(part, torch.fx.Node):
         return
-    dim = _integer(node.args[1] if len(node.args) > 1 else 0)
-    start = node.args[2] if len(node.args) > 2 else 0
-    length, whole = shape_of(node)[dim], shape_of(source)[dim]
+    given = dict(enumerate(node.args))
+    dim, start = _integer(given.get(at, 0)), given.get(at + 1, 0)
+    length, whole = shape_of(part)[dim], shape_of(source)[dim]
     ranks = scene.mesh.axes[axis].size
     begin = start if isinstance(start, int) else 0
-    if not isinstance(length, int) or not isinstance(whole, int) or length == 0 or begin < 0:
+    if given.get(at + 3, 1) != 1 or not isinstance(length, int) or not isinstance(whole, int) or length == 0:
         return
-    if begin + length * ranks > whole:
+    if begin < 0 or begin + length * ranks > whole:
         return
 
     def apply(draft: Draft) -> None:
         own = draft.node(node.name)
-        length = _integer(shape_of(own)[dim])
+        length = _size(_part_and_whole(own)[0], dim)
         coordinate = draft.coordinate(axis)
-        own_start: Any = dict(enumerate(own.args)).get(2, 0)
+        own_start: Any = dict(enumerate(own.args)).get(at + 1, 0)
         base = own_start if isinstance(own_start, int) and draft.rank is None else 0
         first = draft.number(own, operator.mul, (coordinate, length))
         first = draft.number(own, operator.add, (first, base)) if base else first
         last = draft.number(own, operator.add, (first, length))
-        draft.set_arguments(own, (own.args[0], dim, first, last), {})
+        step = (1,) if node.target is aten.slice_backward.default else ()
+        draft.set_arguments(own, (*own.args[:at], dim, first, last, *step), {})
 
     def texts(_: Draft) -> tuple[str, str]:
         over = scene.names((axis,))
         message = f"{scene.value(node)} takes the same positions on every rank of {over}"
         if not isinstance(start, int):
             message = f"{scene.value(node)} begins at a wrong position on the ranks of {over}"
+        if node.target is aten.slice_scatter.default:
+            message = f"{scene.value(part)} is written to the same positions on every rank of {over}"
+            hint = f"write {scene.value(part)} from the rank's coordinate on {over} times its length on"
+            return message, hint + (" plus where it is written now" if begin else "")
         hint = f"begin {scene.value(node)} at the rank's own part: at the rank's coordinate on {over} times its length"
         return message, hint + (" plus where it begins now" if begin else "")
 
@@ -180,10 +199,11 @@ def _with_steps(scene: Scene, node: torch.fx.Node, axis: int) -> Iterator[Move]:
 
 
 def _select(scene: Scene, node: torch.fx.Node, axis: int) -> Iterator[Move]:
-    source = node.args[0]
-    if not isinstance(source, torch.fx.Node) or not is_tensor(source) or len(node.args) < 3:
+    at = _SELECTIONS[node.target]
+    _, source = _part_and_whole(node)
+    if not isinstance(source, torch.fx.Node) or not is_tensor(source) or len(node.args) < at + 2:
         return
-    dim, index = _integer(node.args[1]), node.args[2]
+    dim, index = _integer(node.args[at]), node.args[at + 1]
     whole = shape_of(source)[dim]
     ranks = scene.mesh.axes[axis].size
     if not isinstance(index, int) or not isinstance(whole, int) or index < 0:
@@ -195,14 +215,14 @@ def _select(scene: Scene, node: torch.fx.Node, axis: int) -> Iterator[Move]:
 
         def apply(draft: Draft, divided: bool = divided) -> None:
             own = draft.node(node.name)
-            stride = _size(own.args[0], dim) // ranks if divided else 1
+            stride = _size(_part_and_whole(own)[1], dim) // ranks if divided else 1
             first = draft.number(own, operator.mul, (draft.coordinate(axis), stride))
-            place = draft.number(own, operator.add, (first, own.args[2]))
-            draft.set_arguments(own, (own.args[0], own.args[1], place))
+            place = draft.number(own, operator.add, (first, own.args[at + 1]))
+            draft.set_arguments(own, (*own.args[: at + 1], place))
 
         def texts(draft: Draft, divided: bool = divided) -> tuple[str, str]:
             over = scene.names((axis,))
-            stride = _size(draft.node(node.name).args[0], dim) // ranks if divided else 1
+            stride = _size(_part_and_whole(draft.node(node.name))[1], dim) // ranks if divided else 1
             message = f"{scene.value(node)} takes the same entry on every rank of {over}"
             step = f"the rank's coordinate on {over}" + (f" times {stride}" if stride > 1 else "")
             return message, f"add {step} to the index"

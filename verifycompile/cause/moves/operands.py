@@ -48,7 +48,8 @@ def needless_calls(scene: Scene) -> Iterator[Move]:
         for operand in dict.fromkeys(call.all_input_nodes):
             if _alike(node, operand) or _widens(node, operand):
                 texts = functools.partial(_left_out_texts, scene, node, operand)
-                yield Move(("leave out",), node.name, "VC108", texts, _left_out(node.name, operand.name))
+                numbers = (str(item) for item in node.args if not isinstance(item, torch.fx.Node))
+                yield Move(("leave out", *numbers), node.name, "VC108", texts, _left_out(node.name, operand.name))
 
 
 def _left_out_texts(scene: Scene, node: torch.fx.Node, operand: torch.fx.Node, _: Draft) -> tuple[str, str]:

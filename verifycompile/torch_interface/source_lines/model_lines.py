@@ -204,17 +204,18 @@ def _is_hook(node: torch.fx.Node, frames: tuple[SourceLocation, ...], position: 
 
 
 def pass_over_functions_of_spec(spec: torch.fx.Graph, implementation: torch.fx.Graph) -> None:
-    """Lets the caller stand for a function that the spec runs too: what is wrong there is how it is called.
+    """Lets the caller stand for a line of a function that the spec runs too: what is wrong there is how it is called.
 
     Methods keep their lines, and so does everything where the spec runs all that the implementation runs.
     """
-    shared = {_function(frame) for node in spec.nodes for frame in frames_of(node)}
+    of_spec = {frame for node in spec.nodes for frame in frames_of(node)}
+    shared, lines = set(map(_function, of_spec)), set(map(at_line, of_spec))
     for node in implementation.nodes:
         frames = frames_of(node)
         if not frames or _MODEL_FRAME in node.meta:
             continue
         position = first = model_frame(node, frames)
-        while position > 0 and _function(frames[position]) in shared and not _is_method(frames[position]):
+        while position > 0 and at_line(frames[position]) in lines and not _is_method(frames[position]):
             position -= 1
         if position < first and _function(frames[position]) not in shared:
             node.meta[_MODEL_FRAME] = position
