@@ -249,13 +249,12 @@ def _passed(
     from verifycompile.agreement.unasked import compared, differing
 
     ranks = ranks if written is None else written.ranks
-    found = compared(gm, example_inputs, ranks, writes=written is not None)
+    found = compared(gm, example_inputs, ranks, written)
     if isinstance(found, HeldAlike):
         return _holding(_unasked(_ALIKE, ranks), found, options)
     if written is None and not found.absent and any(map(returned_layout, example_inputs)):
         return None
-    name = "" if written is None else written.name
-    report = differing(frame, ranks, found, name, only_warns=options.on_unproved == "warn")
+    report = differing(frame, ranks, found, written, only_warns=options.on_unproved == "warn")
     return CheckedGraph(apply_waivers(report, options.waivers))
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.agreement.asked_on_two_ranks import answers_of
 
-KINDS = ("decay", "later", "by hand", "verified before")
+KINDS = ("decay", "later", "by hand", "verified before", "clipping", "argument")
 
 
 @pytest.fixture(scope="module")

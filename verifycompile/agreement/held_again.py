@@ -64,13 +64,15 @@ _alike: dict[tuple[int, tuple[int, ...]], _Known] = {}
 """A tensor, by its identity, and ranks that hold it alike -> the tensor, and the number of writes to it by then."""
 
 
-def ranks_holding(tensors: Mapping[int, torch.Tensor]) -> dict[int, tuple[int, ...]]:
-    """The most ranks that were found to hold a tensor alike, by its identity, for those of which that is known."""
+def trained_alike() -> dict[int, tuple[int, ...]]:
+    """The most ranks that were found to hold a parameter that is trained alike, by its identity and its gradient's."""
     found: dict[int, tuple[int, ...]] = {}
-    for (identity, ranks), (known, _) in list(_alike.items()):
-        held = tensors.get(identity)
-        if held is not None and known() is held and len(ranks) > len(found.get(identity, ())):
-            found[identity] = ranks
+    for (_, ranks), (known, _) in list(_alike.items()):
+        held = known()
+        if held is None or not held.requires_grad or not held.is_leaf:
+            continue
+        for identity in (id(held), id(held.grad)):
+            found[identity] = max(found.get(identity, ()), ranks, key=len)
     return found
 
 

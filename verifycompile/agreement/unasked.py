@@ -15,7 +15,7 @@ import torch
 import torch.fx
 
 from verifycompile.agreement.channel import Answer
-from verifycompile.agreement.held_again import Held, HeldAlike, held_numbers, ranks_holding
+from verifycompile.agreement.held_again import Held, HeldAlike, held_numbers, trained_alike
 from verifycompile.agreement.together import content_digest, job_channel, waiting_time
 from verifycompile.agreement.written import digest_of
 from verifycompile.capture import identity_of
@@ -46,14 +46,17 @@ from verifycompile.torch_interface.training_step.gradient_hooks import registere
 
 @dataclasses.dataclass(frozen=True)
 class Written:
-    """A parameter that ``ranks`` hold alike, this one among them, and that the graph under compilation writes to."""
+    """What ``ranks`` hold alike, this one among them, and the graph under compilation writes to: a parameter, or its
+    gradient, which is alike once it is reduced.
+    """
 
     name: str
     ranks: tuple[int, ...]
+    is_gradient: bool
 
 
 def written_alike(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Written | None:
-    """The first such parameter of the Dynamo graph under compilation, of those that most ranks hold alike.
+    """The first parameter of those that most ranks hold alike, or else the first gradient.
 
     Other tensors are compared when a verified graph takes them. A rank that reads parameters alone writes to none.
     """
@@ -61,40 +64,46 @@ def written_alike(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) ->
         return None
     traced = traced_frame_under_compilation(graph, example_inputs)
     values = traced.example_inputs
-    trained = {id(value): value for value in values if isinstance(value, torch.Tensor) and value.requires_grad}
-    alike = {**ranks_holding(trained), **ranks_of_ddp(trained)} if trained else {}
-    if not alike:
+    leaves = [value for value in values if isinstance(value, torch.Tensor) and value.is_leaf]
+    alike = {**trained_alike(), **ranks_of_ddp()} if leaves else {}
+    if not any(id(value) in alike for value in leaves):
         return None
     names = _names(traced)
     found = [
-        Written(names[place].name, alike[id(values[place])])
+        Written(names[place].name, alike[id(values[place])], not values[place].requires_grad)
         for place in written_inputs(traced.graph)
-        if id(values[place]) in alike
+        if isinstance(values[place], torch.Tensor) and id(values[place]) in alike
     ]
-    return max(found, key=lambda item: len(item.ranks), default=None)
+    return max(found, key=lambda item: (not item.is_gradient, len(item.ranks)), default=None)
 
 
 def compared(
-    graph: torch.fx.GraphModule, example_inputs: Sequence[Any], ranks: Sequence[int], *, writes: bool = False
+    graph: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    ranks: Sequence[int],
+    written: Written | None = None,
 ) -> HeldAlike | Answer:
     """Of the Dynamo graph under compilation, for the ``ranks`` of a job that run its frame together: what it holds.
 
     What they answered, where one does not, and where what a rank runs is something else or cannot be compared.
-    ``writes``: what it writes is held alike, so that all tensors that it reads must be. Gradients, and what a compiled
-    graph returned, are others at each call: only those of the first call are compared.
+    ``written``: what it writes to is held alike, so that all tensors that it reads must be. Gradients, and what a
+    compiled graph returned, are others at each call: only those of the first call are compared, and only where a
+    parameter is written to, since gradients alone may wait for their reduction.
     """
     channel = job_channel()
     assert channel is not None
     traced = traced_frame_under_compilation(graph, example_inputs)
     frame = f"{identity_of(traced.frame)}, of which nothing is asked"
     names = _names(traced)
-    held = _tensors(traced, names) if writes else held_tensors(traced, names, Outer())
+    made_anew = set[int]() if written is None else _made_anew(traced.example_inputs)
+    held = held_tensors(traced, names, Outer()) if written is None else _tensors(traced, names)
+    if written is not None and written.is_gradient:
+        held = {name: value for name, value in held.items() if id(value) not in made_anew}
     digest = _digest(traced, names, held) or digest_of(["of rank", channel.rank])
     channel.begin(frame)
     answer = channel.answers(channel.publish(frame, ranks, digest), digest, waiting_time())
     if not answer.agrees:
         return answer
-    made_anew = _made_anew(traced.example_inputs) if writes else set[int]()
     tensors = [
         Held(name.name, place, tuple(ranks), is_trained=value.requires_grad)
         for place, (name, value) in enumerate(zip(names, example_inputs, strict=False))
@@ -110,9 +119,10 @@ def _tensors(traced: TracedFrame, names: Sequence[InputName]) -> dict[str, torch
 
 
 def _made_anew(values: Sequence[Any]) -> set[int]:
-    """The identities of gradients, and of what compiled graphs returned."""
+    """The identities of gradients of what ranks hold alike, and of what compiled graphs returned."""
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    gradients = {id(value.grad) for value in tensors if value.is_leaf}
+    alike = {**trained_alike(), **ranks_of_ddp()}
+    gradients = {id(value) for value in tensors if id(value) in alike and not value.requires_grad}
     return gradients | {id(value) for value in tensors if graph_that_returned(value) or ranks_before([value])}
 
 
@@ -125,15 +135,18 @@ def said_before(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> s
     return _digest(traced, names, held_tensors(traced, names, Outer()))
 
 
-def differing(frame: Frame, ranks: Sequence[int], answer: Answer, written: str, *, only_warns: bool) -> Report:
+def differing(
+    frame: Frame, ranks: Sequence[int], answer: Answer, written: Written | None, *, only_warns: bool
+) -> Report:
     """Of a frame whose ranks gave an ``answer`` that does not agree, and of which nothing else is asked.
 
-    ``written``: the parameter that it writes to; "" for a frame behind a graph break.
+    ``written``: what it writes to; None for a frame behind a graph break.
     """
     listed = ", ".join(map(str, ranks))
     absent = "; ".join(f"rank {rank}: {reason}" for rank, reason in answer.absent.items())
-    differing, alone = (_WRITING, _WRITING_ALONE) if written else (_DIFFERING, _ABSENT)
-    text = (alone if absent else differing).format(frame.function, listed, absent, written)
+    differing, alone = (_DIFFERING, _ABSENT) if written is None else (_WRITING, _WRITING_ALONE)
+    name = "" if written is None else written.name
+    text = (alone if absent else differing).format(frame.function, listed, absent, name)
     finding = Finding(
         code="VC208",
         severity=Severity.WARNING if only_warns else Severity.ERROR,

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.func import functional_call
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, AdamW, Optimizer
 
@@ -103,6 +105,27 @@ def logged(model: nn.Module, x: torch.Tensor, rank: int) -> list[str]:
     return [said(lambda: norm(parameters)), evaluated, followed]
 
 
+def clipped(model: nn.Module, x: torch.Tensor, norm: float) -> list[str]:
+    torch._dynamo.reset()
+    model(x).backward()
+    clip = torch.compile(torch.nn.utils.clip_grad_norm_, backend="verify", options=INNER)
+    return [said(lambda: clip(list(model.parameters()), norm))]
+
+
+def passed(mesh: DeviceMesh, number: float) -> list[str]:
+    """Parameters that are arguments, of which a bias is ``number`` on this rank."""
+    torch._dynamo.reset()
+    layer = parallel(Layer(), mesh)
+    values: dict[str, Any] = dict(layer.named_parameters())
+    bias = values["down.bias"]
+    held = DTensor.from_local(torch.full((8,), number), mesh, bias.placements, run_check=False)
+    values["down.bias"] = nn.Parameter(held)
+    call = torch.compile(
+        lambda held: functional_call(layer, held, (torch.ones(4, 8),)), backend="verify", options=INNER
+    )
+    return [said(lambda: call(values))]
+
+
 def answers_of_rank(mesh: DeviceMesh, rank: int) -> dict[str, Any]:
     x = torch.ones(2, 4) + rank
 
@@ -119,6 +142,8 @@ def answers_of_rank(mesh: DeviceMesh, rank: int) -> dict[str, Any]:
         model = ddp()
         by_hand = SGD(model.parameters(), lr=0.1 + differs)
         answers[f"{word} by hand"] = stepped(model, by_hand, x, by_hand=True, compiles_model=False)
+        answers[f"{word} clipping"] = clipped(ddp(), x, 0.1 + differs)
+        answers[f"{word} argument"] = passed(mesh, 1.0 + differs)
         headed = Headed(mesh)
         head = SGD(headed.head.parameters(), lr=0.1 + differs)
         answers[f"{word} verified before"] = stepped(headed, head, torch.ones(4, 8))

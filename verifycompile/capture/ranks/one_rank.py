@@ -65,8 +65,8 @@ def axes_spoken_of(
 def held_tensors(traced: TracedFrame, names: Sequence[InputName], outer: Outer) -> dict[str, torch.Tensor]:
     """Parameters, buffers, and tensors of closures and modules' globals: what is no argument of the frame, by name.
 
-    Of a DTensor the rank's own part. Without the parameters that a data-parallel wrapper makes equal itself before they
-    are used.
+    Parameters also where they are arguments, as of ``torch.func.functional_call``. Of a DTensor the rank's own part.
+    Without the parameters that a data-parallel wrapper makes equal itself before they are used.
     """
     free = set(traced.frame.code.co_freevars)
     held: dict[str, torch.Tensor] = {}
@@ -77,7 +77,7 @@ def held_tensors(traced: TracedFrame, names: Sequence[InputName], outer: Outer) 
             continue
         path = SourcePath.of(source_of(placeholder))
         outside = path is not None and (path.scope == "G" or path.variable in free)
-        if name.role in (Role.PARAMETER, Role.BUFFER) or outside:
+        if name.role in (Role.PARAMETER, Role.BUFFER) or outside or isinstance(value, nn.Parameter):
             held[name.name] = own_part(value)
     return held
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -48,17 +47,16 @@ def managed_by_ddp(wrapper: DistributedDataParallel) -> list[nn.Parameter]:
     return [value for value in wrapper._module_parameters if value.requires_grad]
 
 
-def ranks_of_ddp(parameters: Collection[int]) -> dict[int, tuple[int, ...]]:
-    """The ranks whose gradients a ``DistributedDataParallel`` reduces together, for those of ``parameters``.
-
-    By the identity of the parameter. Torch keeps no list of its wrappers.
+def ranks_of_ddp() -> dict[int, tuple[int, ...]]:
+    """The ranks whose gradients a ``DistributedDataParallel`` reduces together, by the identity of the parameter and
+    of its gradient. Torch keeps no list of its wrappers.
     """
     found: dict[int, tuple[int, ...]] = {}
     for held in gc.get_objects():
         if issubclass(type(held), DistributedDataParallel) and "_module_parameters" in vars(held):
-            managed = {id(value) for value in managed_by_ddp(held)}.intersection(parameters)
-            ranks = _ranks_of_wrapper(held) if managed else ()
-            found.update(dict.fromkeys(managed, ranks) if len(ranks) > 1 else {})
+            ranks = _ranks_of_wrapper(held)
+            managed = managed_by_ddp(held) if len(ranks) > 1 else []
+            found.update((id(value), ranks) for parameter in managed for value in (parameter, parameter.grad))
     return found
 
 
