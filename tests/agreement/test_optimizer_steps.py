@@ -6,7 +6,7 @@ import pytest
 
 from tests.agreement.asked_on_two_ranks import answers_of
 
-KINDS = ("decay", "later", "by hand", "verified before", "clipping", "argument")
+KINDS = ("decay", "later", "by hand", "verified before", "clipping", "noise", "argument")
 
 
 @pytest.fixture(scope="module")
@@ -14,7 +14,7 @@ def outcomes() -> dict[str, list[list[str]]]:
     return answers_of("optimizer_steps")
 
 
-@pytest.mark.parametrize("name", [*(f"right {kind}" for kind in KINDS), "each its own", "logged"])
+@pytest.mark.parametrize("name", [*(f"right {kind}" for kind in KINDS), "each its own", "parts", "logged"])
 def test_steps_alike_and_what_one_rank_logs_run(outcomes: dict[str, list[list[str]]], name: str) -> None:
     first, second = outcomes[name]
     assert first == second

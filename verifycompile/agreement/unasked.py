@@ -34,14 +34,15 @@ from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.program import SourceLocation
 from verifycompile.torch_interface.data_parallel.outer import Outer
 from verifycompile.torch_interface.data_parallel.outer_ddp import ranks_of_ddp
+from verifycompile.torch_interface.dynamo.effects import effects_of
 from verifycompile.torch_interface.dynamo.frames import Frame, TracedFrame, traced_frame_under_compilation
 from verifycompile.torch_interface.dynamo.graph_text import graph_text
 from verifycompile.torch_interface.dynamo.returned import graph_that_returned, ranks_before
 from verifycompile.torch_interface.dynamo.sources import source_of
-from verifycompile.torch_interface.dynamo.written_inputs import written_inputs
 from verifycompile.torch_interface.operators.contents import own_part
 from verifycompile.torch_interface.operators.recorded_values import hints_of
 from verifycompile.torch_interface.training_step.gradient_hooks import registered_hooks
+from verifycompile.torch_interface.training_step.optimizers import steps_parts_of_parameters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,9 +59,10 @@ class Written:
 def written_alike(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Written | None:
     """The first parameter of those that most ranks hold alike, or else the first gradient.
 
-    Other tensors are compared when a verified graph takes them. A rank that reads parameters alone writes to none.
+    Other tensors are compared when a verified graph takes them. None where each rank updates other parameters by right,
+    which are sent to all ranks afterwards. A rank that reads parameters alone writes to none.
     """
-    if job_channel() is None:
+    if job_channel() is None or steps_parts_of_parameters():
         return None
     traced = traced_frame_under_compilation(graph, example_inputs)
     values = traced.example_inputs
@@ -71,7 +73,7 @@ def written_alike(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) ->
     names = _names(traced)
     found = [
         Written(names[place].name, alike[id(values[place])], not values[place].requires_grad)
-        for place in written_inputs(traced.graph)
+        for place in effects_of(traced.graph).written
         if isinstance(values[place], torch.Tensor) and id(values[place]) in alike
     ]
     return max(found, key=lambda item: (not item.is_gradient, len(item.ranks)), default=None)
@@ -196,6 +198,7 @@ def _said(traced: TracedFrame, names: Sequence[InputName], held: Mapping[str, to
             content = None if tensor is None else content_digest(tensor)
             yield [name.name, str(value.dtype), value.requires_grad, content, graph_that_returned(value)]
     yield graph_text(traced.graph)
+    yield content_digest(torch.get_rng_state()) if effects_of(traced.graph).draws else None
     yield list(constants_returned(traced).items())
     yield places_of_results(traced)
     yield list(hints_of(traced.example_inputs).values())

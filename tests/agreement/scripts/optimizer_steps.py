@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 from torch.func import functional_call
 from torch.nn.parallel import DistributedDataParallel
@@ -112,6 +113,21 @@ def clipped(model: nn.Module, x: torch.Tensor, norm: float) -> list[str]:
     return [said(lambda: clip(list(model.parameters()), norm))]
 
 
+def noisy(model: nn.Module, x: torch.Tensor, seed: int) -> list[str]:
+    """Random numbers are a part of the update; ``seed``: of this rank."""
+    torch._dynamo.reset()
+    model(x).backward()
+
+    @torch.no_grad()
+    def step(values: list[nn.Parameter]) -> None:
+        for value in values:
+            value.add_(torch.randn_like(value))
+
+    torch.manual_seed(seed)
+    compiled = torch.compile(step, backend="verify", options=INNER)
+    return [said(lambda: compiled(list(model.parameters())))]
+
+
 def passed(mesh: DeviceMesh, number: float) -> list[str]:
     """Parameters that are arguments, of which a bias is ``number`` on this rank."""
     torch._dynamo.reset()
@@ -143,10 +159,14 @@ def answers_of_rank(mesh: DeviceMesh, rank: int) -> dict[str, Any]:
         by_hand = SGD(model.parameters(), lr=0.1 + differs)
         answers[f"{word} by hand"] = stepped(model, by_hand, x, by_hand=True, compiles_model=False)
         answers[f"{word} clipping"] = clipped(ddp(), x, 0.1 + differs)
+        answers[f"{word} noise"] = noisy(ddp(), x, differs)
         answers[f"{word} argument"] = passed(mesh, 1.0 + differs)
         headed = Headed(mesh)
         head = SGD(headed.head.parameters(), lr=0.1 + differs)
         answers[f"{word} verified before"] = stepped(headed, head, torch.ones(4, 8))
+    model = ddp()
+    parts = ZeroRedundancyOptimizer(model.parameters(), SGD, lr=0.1)
+    answers["parts"] = stepped(model, parts, x)
     model = Loss()
     answers["each its own"] = stepped(model, SGD(model.parameters(), lr=0.1 + rank), x, compiles_model=False)
     answers["logged"] = logged(ddp(), x, rank)

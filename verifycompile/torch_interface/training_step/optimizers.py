@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from verifycompile.torch_interface.data_parallel.outer_reduction import on_the_stack
 
 
 def step_of(function: Callable[..., Any]) -> Callable[..., Any] | None:
@@ -22,3 +25,9 @@ def step_of(function: Callable[..., Any]) -> Callable[..., Any] | None:
     if wrapped.__name__ != "step" or owner.defaults.get("differentiable"):
         return None
     return types.MethodType(inspect.unwrap(wrapped), owner)
+
+
+def steps_parts_of_parameters() -> bool:
+    """Whether a ``ZeroRedundancyOptimizer`` runs, which updates a part of the parameters on each rank and sends it."""
+    loaded = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
+    return loaded is not None and any(isinstance(held, loaded.ZeroRedundancyOptimizer) for held in on_the_stack())
