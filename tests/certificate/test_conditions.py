@@ -24,6 +24,7 @@ from tests.certificate import (
 )
 from tests.ir import (
     exponential_checks,
+    lowest_checks,
     test_indicator,
     test_inequality,
     test_masked_exponentials,
@@ -200,6 +201,7 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     exponential: lambda: itertools.chain(
         of_tests(test_masked_exponentials, "test_what_is_positive_and_what_is_minus_infinity"),
         exponential_checks.checks(),
+        lowest_checks.checks(),
     ),
 }
 """Modules of the checker, with what must hold of each."""
@@ -211,7 +213,7 @@ FUNCTIONS: Mapping[ModuleType, Collection[str]] = {
     quotients: shares_checks.FUNCTIONS,
     exponential: (
         "is_positive", "_is_positive", "is_minus_infinity", "is_positive_number", "_is_masked_sum",
-        *exponential_checks.FUNCTIONS,
+        *exponential_checks.FUNCTIONS, *lowest_checks.FUNCTIONS,
     ),
 }  # fmt: skip
 """Of a module not named here all conditions are changed; of the normal form those that say something of a value. The rest

@@ -13,7 +13,7 @@ import torch
 
 from tests.ir.evaluate import Evaluator
 from tests.ir.test_piecewise import piecewise_pool
-from verifycompile.ir.algebra import iota
+from verifycompile.ir.algebra import elementwise, iota
 from verifycompile.ir.indicator import less_equal
 from verifycompile.ir.inequality import (
     AT_MOST,
@@ -310,6 +310,12 @@ def test_numbers_that_are_put_together_are_bounded_by_their_pieces(lengths: tupl
     compared = less_equal(b.pool, column, unknown)
     assert compared.term.operation is AT_MOST
     assert not is_attained(compared, (1,))
+    symbolic = b.unsqueeze(joined(b.pool, [b.iota(2, 5), b.full(s, x.shape), b.iota(2, 5)], 0), 1)
+    shape = 4 + x.shape[0], column.shape[-1]
+    sides = b.expand(b.add(column, 1), shape), b.expand(symbolic, shape)
+    assert not is_attained(elementwise(b.pool, AT_MOST, (0,), sides), (1,))
+    assert not is_attained(x, (0, 1))
+    assert not are_attained([x, x], (0, 1))
 
 
 def valued(digits: dict[Digit, Scalar], place: tuple[int, ...]) -> Scalar:

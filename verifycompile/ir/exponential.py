@@ -22,7 +22,7 @@ from verifycompile.ir.algebra import (
     open_view,
 )
 from verifycompile.ir.indicator import NOT, is_indicator, negate
-from verifycompile.ir.inequality import AT_MOST, are_attained, is_attained
+from verifycompile.ir.inequality import are_attained, is_attained
 from verifycompile.ir.pieces import CONCATENATE, STACK
 from verifycompile.ir.scalar import ONE, Scalar
 from verifycompile.ir.size import Size
@@ -68,7 +68,7 @@ def _is_number(pool: TermPool, summands: list[View]) -> bool:
     if not lowest:
         return True
     rest = [v for v in summands if v is not lowest[0]]
-    if len(lowest) > 1 or lowest[0].term.operation is not REDUCE_MAX or not _is_negative(lowest[0].coefficient):
+    if lowest[0].term.operation is not REDUCE_MAX or not _is_negative(lowest[0].coefficient):
         return False
     (operand,) = lowest[0].term.operands
     return combine(pool, rest).term is operand.term
@@ -123,17 +123,14 @@ def _is_seen(view: View, bound: range) -> bool:
     if view.term.operation is not COMBINE:
         return False
     masked = [v.scaled(view.coefficient) for v in opened.operands if may_be_lowest(v)]
-    if len(masked) != 1 or masked[0].term.operation is not CONTRACT or not _is_negative(masked[0].coefficient):
-        return False
-    masks = [v for v in open_view(masked[0]).operands if v.term.operation is not INFINITY]
-    return any(_fails_somewhere(mask, bound) for mask in masks)
+    return len(masked) == 1 and _is_negative(masked[0].coefficient) and _fails_somewhere(masked[0], bound)
 
 
 def _holds_somewhere(mask: View, bound: range) -> bool:
     """Whether some index of those in ``bound`` fulfils all inequalities of a mask, whatever the others are."""
     together = mask.term.operation is CONTRACT and not mask.term.summed
     parts = open_view(mask).operands if together else (mask,)
-    return all(part.term.operation is AT_MOST for part in parts) and are_attained(parts, bound)
+    return are_attained(parts, bound)
 
 
 def _fails_somewhere(mask: View, bound: range) -> bool:
@@ -141,7 +138,7 @@ def _fails_somewhere(mask: View, bound: range) -> bool:
         return _holds_somewhere(open_view(mask).operands[0], bound)
     if mask.term.operation is CONTRACT and not mask.term.summed:
         return any(_fails_somewhere(part, bound) for part in open_view(mask).operands)
-    return mask.term.operation is AT_MOST and is_attained(mask, bound, opposite=True)
+    return is_attained(mask, bound, opposite=True)
 
 
 def _exponential_of_mask(pool: TermPool, view: View, power: Callable[[View, Scalar], View]) -> View | None:
@@ -264,7 +261,7 @@ def _is_positive(term: Term) -> bool:
         return True
     if len(masks) == 1 and masks[0].term.operation is RANGE:
         return _takes_some(masks[0], term.summed_indices)
-    return all(mask.term.operation is AT_MOST for mask in masks) and are_attained(masks, term.summed_indices)
+    return are_attained(masks, term.summed_indices)
 
 
 def _takes_some(within: View, bound: range) -> bool:
@@ -272,7 +269,7 @@ def _takes_some(within: View, bound: range) -> bool:
     ((axis,), (size,), (first, stop)) = within.axes, within.term.shape, within.term.attributes
     if not (isinstance(first, int) and isinstance(stop, int) and isinstance(size, int)):
         return False
-    is_whole = len(axis) == 1 and axis[0][0] in bound and axis[0][2] == size
+    is_whole = axis[0][0] in bound and axis[0][2] == size
     return is_whole and max(first, 0) < min(stop, size)
 
 

@@ -60,7 +60,7 @@ def whole_at_most(pool: TermPool, left: View, right: View, strict: bool = False)
 
 
 def is_attained(view: View, bound: Collection[int], opposite: bool = False) -> bool:
-    """Whether for all other indices some value of the indices ``bound`` fulfils the inequality ``view``.
+    """Whether ``view`` is an inequality that for all other indices some value of the indices ``bound`` fulfils.
 
     ``opposite``: its negation.
     """
@@ -75,7 +75,7 @@ def is_attained(view: View, bound: Collection[int], opposite: bool = False) -> b
 
 
 def are_attained(views: Sequence[View], bound: Collection[int]) -> bool:
-    """Whether for all other indices some value of the indices ``bound`` fulfils all inequalities ``views`` at once.
+    """Whether ``views`` are inequalities that for all other indices some value of ``bound`` fulfils all at once.
 
     Each must bound the number that ``bound`` spells from above or from below: there is one between all bounds where
     no lower one is above an upper one.
@@ -112,6 +112,8 @@ class _OfDigits(NamedTuple):
 
 def _of_digits(view: View, opposite: bool = False) -> _OfDigits | None:
     """What is at least this is to be at least zero; None where no sum of digits is known. ``opposite``: negated."""
+    if view.term.operation is not AT_MOST:
+        return None
     left, right = open_view(view).operands
     (constant,) = view.term.attributes
     assert isinstance(constant, int)
@@ -128,12 +130,14 @@ def _bounded(difference: Difference) -> _OfDigits | None:
     for view, weight in difference.others.items():
         if view.term.operation not in (CONCATENATE, STACK):
             return None
-        pieces = [Difference(NO_POOL, view.term.index_sizes) for _ in view.term.operands]
-        taken = all(piece.take(operand, weight) for piece, operand in zip(pieces, view.term.operands, strict=True))
-        bounds = [_bounded(piece) for piece in pieces] if taken else [None]
-        if None in bounds:
-            return None
-        total += min(_least(bound, _OfDigits({}, Fraction(0))) for bound in bounds if bound is not None)
+        least: list[Fraction] = []
+        for operand in view.term.operands:
+            piece = Difference(NO_POOL, view.term.index_sizes)
+            bound = _bounded(piece) if piece.take(operand, weight) else None
+            if bound is None:
+                return None
+            least.append(_least(bound, _OfDigits({}, Fraction(0))))
+        total += min(least)
     return None if digits is None else _OfDigits(digits, total)
 
 
