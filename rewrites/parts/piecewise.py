@@ -20,7 +20,7 @@ from verifycompile.ir.build import Label, Signature, apply, refine
 from verifycompile.ir.pieces import CONCATENATE, STACK, concatenated_dim, pieces_of
 from verifycompile.ir.relabel import UnalignedError, compose, insert_dim, narrow, remove_dim, substitute
 from verifycompile.ir.size import Size, quotient
-from verifycompile.ir.term import Digit, Operation, Term, TermPool, View
+from verifycompile.ir.term import CONSTANT, Digit, Operation, Term, TermPool, View
 from verifycompile.ir.window import WINDOW, range_view, resized, window_at
 from verifycompile.rewrites.finders.ranges import holds_range
 from verifycompile.rewrites.operations import SLIDING_WINDOW
@@ -316,6 +316,8 @@ def _refined(pool: TermPool, views: Sequence[View], shape: tuple[Size, ...], fre
             replacement[dim] = digits
             count += len(digits) if dim < free else 0
         wide = [told_apart(pool, substitute(view, replacement, tuple(fine))) for view in sized]
+        if any(d != CONSTANT and size != fine[d] for view in wide for axis in view.axes for d, _, size in axis):
+            return None  # pieces that a digit tells apart hold finer digits than these
         kept = {dim: digits for dim, digits in back.items() if dim < count}
         return _Space(wide, tuple(fine), count, kept, shape[:free])
     return None
