@@ -14,8 +14,8 @@ _OF_OPERATORS = (
     "exchange", "factorizations", "filling", "flips", "foreach", "fourier", "fused", "gathering", "grouped",
     "image_normalization", "indexing", "integers", "layout", "limits", "logarithms", "loss", "margin_losses",
     "matrices", "normalization", "ordering", "padding", "pointwise_losses", "pooling", "products", "random",
-    "reduction", "resampling", "sampling", "scatter", "searching", "shifts", "sigmoids", "silu", "softmax",
-    "special_functions", "statistics", "strided", "windows", "writing",
+    "reduction", "resampling", "safe_softmax", "sampling", "scatter", "searching", "shifts", "sigmoids", "silu",
+    "softmax", "special_functions", "statistics", "strided", "windows", "writing",
 )  # fmt: skip
 _OF_ROWS = ("row_algebra", "row_choice", "row_layout", "row_parts", "row_writes", "sorted_rows")
 FAMILIES = {**dict.fromkeys(_OF_OPERATORS, "operators"), **dict.fromkeys(_OF_ROWS, "rows")}

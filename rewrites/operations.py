@@ -16,3 +16,5 @@ SLIDING_WINDOW = Operation("sliding_window", finite=True)
 
 Attributes: stride, padding, dilation. Element ``k`` of window ``o`` is ``o * stride - padding + k * dilation``.
 """
+UNKNOWN = Operation("unknown")
+"""Of terms that are equal to themselves alone."""

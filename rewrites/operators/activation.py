@@ -10,7 +10,8 @@ from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.ir.exponential import MAXIMUM
 from verifycompile.ir.scalar import ONE, as_scalar, divide, multiply
 from verifycompile.ir.term import View
-from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Number
 from verifycompile.rewrites.operations import MINIMUM
 from verifycompile.rewrites.operators.elementwise import FUNCTIONS, choose, require_real, require_same_on_ranks
 from verifycompile.rewrites.operators.log_weights import odds

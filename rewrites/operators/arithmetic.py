@@ -14,7 +14,8 @@ import torch
 from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.scalar import as_scalar, read
 from verifycompile.ir.term import Operation, View
-from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Number
 from verifycompile.rewrites.operators.elementwise import FUNCTIONS, require_real, truth
 from verifycompile.rewrites.operators.quotients import counted, is_from_zero_on
 from verifycompile.rewrites.operators.reduction import extreme

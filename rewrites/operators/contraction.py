@@ -34,18 +34,6 @@ def dot(b: Builder, self: View, tensor: View) -> View:
     return b.contraction("k, k ->", self, tensor)
 
 
-@operator(aten.matmul.default)
-def matmul(b: Builder, self: View, other: View) -> View:
-    ranks = b.rank(self), b.rank(other)
-    if ranks == (1, 1):
-        return b.contraction("k, k ->", self, other)
-    if ranks[0] == 1:
-        return b.contraction("k, *b k n -> *b n", self, other)
-    if ranks[1] == 1:
-        return b.contraction("*b m k, k -> *b m", self, other)
-    return b.contraction("*b m k, *b k n -> *b m n", self, other)
-
-
 @operator(aten.linear.default)
 def linear(b: Builder, input: View, weight: View, bias: View | None) -> View:
     product = b.contraction("*b k, n k -> *b n", input, weight)

@@ -12,7 +12,8 @@ from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.ir.scalar import add, as_scalar, divide
 from verifycompile.ir.size import Size, exact_quotient, normalize_size
 from verifycompile.ir.term import View
-from verifycompile.rewrites.builder import LARGEST_CONSTANT, Builder, Number
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import LARGEST_CONSTANT, Number
 from verifycompile.rewrites.operators.stored_tensors import stored
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
 

@@ -8,7 +8,8 @@ import math
 import torch
 
 from verifycompile.ir.term import Operation, View
-from verifycompile.rewrites.builder import LARGEST_CONSTANT, Builder, Number
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import LARGEST_CONSTANT, Number
 from verifycompile.rewrites.operators.elementwise import require_real
 from verifycompile.rewrites.operators.statistics import norm_of
 from verifycompile.rewrites.operators.stored_tensors import stored

@@ -15,8 +15,9 @@ from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.pieces import CONCATENATE, STACK
 from verifycompile.ir.term import INTEGER_LEAF, LEAF, Operation, Term, View
 from verifycompile.ir.term_property import TermProperty
-from verifycompile.rewrites.builder import RESHAPE, SLICE, Builder, Number
-from verifycompile.rewrites.operations import COMPLEX, FLOOR, TRUNCATED
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Number
+from verifycompile.rewrites.operations import COMPLEX, FLOOR, RESHAPE, SLICE, TRUNCATED
 from verifycompile.rewrites.registry import (
     UNREPRESENTABLE,
     UNSUPPORTED,

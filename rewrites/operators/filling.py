@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from verifycompile.ir.term import View
-from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Number
 from verifycompile.rewrites.operators.elementwise import boolean, cast, choose, require_exact
 from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator
 

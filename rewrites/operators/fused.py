@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from verifycompile.ir.term import Operation, View
-from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Number
 from verifycompile.rewrites.operators.elementwise import FUNCTIONS, require_exact, require_real
 from verifycompile.rewrites.registry import operator
 from verifycompile.torch_interface.operators.prims import FUSED_MULTIPLY_ADD

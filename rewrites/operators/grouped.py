@@ -15,7 +15,8 @@ import torch
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import Operation, View
-from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Number
 from verifycompile.rewrites.operators.bounds import within
 from verifycompile.rewrites.operators.elementwise import INTEGER_DTYPES, REAL_DTYPES, require_exact, require_real
 from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator

@@ -16,7 +16,8 @@ from verifycompile.ir.indicator import is_indicator
 from verifycompile.ir.pieces import CONCATENATE, STACK
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
-from verifycompile.rewrites.builder import PAD, Builder
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.operations import PAD
 from verifycompile.rewrites.operators.bounds import require_within
 from verifycompile.rewrites.operators.elementwise import (
     INTEGER_DTYPES,

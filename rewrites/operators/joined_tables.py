@@ -5,7 +5,8 @@ from __future__ import annotations
 from verifycompile.ir.pieces import concatenated_dim, pieces_of, whole_dim_of_fresh
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
-from verifycompile.rewrites.builder import PAD, Builder
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.operations import PAD
 from verifycompile.rewrites.operators.indexing import one_hot
 from verifycompile.rewrites.operators.known_places import read
 from verifycompile.rewrites.operators.padding import part_of

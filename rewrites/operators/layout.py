@@ -11,7 +11,9 @@ from verifycompile.ir import relabel
 from verifycompile.ir.pieces import concatenated_dim, pieces_of
 from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import View
-from verifycompile.rewrites.builder import SLICE, Builder, Number
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Number
+from verifycompile.rewrites.operations import SLICE
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError, operator
 from verifycompile.rewrites.values import Piece, Pieces
 
@@ -78,14 +80,9 @@ def unsqueeze(b: Builder, self: View, dim: int) -> View:
     return b.unsqueeze(self, dim)
 
 
-@operator(aten.squeeze.dim, aten.squeeze_copy.dim)
-def squeeze_dim(b: Builder, self: View, dim: int) -> View:
-    return b.squeeze(self, [dim])
-
-
-@operator(aten.squeeze.dims, aten.squeeze_copy.dims)
-def squeeze_dims(b: Builder, self: View, dim: Sequence[int]) -> View:
-    return b.squeeze(self, list(dim)) if dim else self
+@operator(aten.squeeze.dim, aten.squeeze_copy.dim, aten.squeeze.dims, aten.squeeze_copy.dims)
+def squeeze_dims(b: Builder, self: View, dim: int | Sequence[int]) -> View:
+    return b.squeeze(self, dim) if isinstance(dim, int) or dim else self
 
 
 @operator(aten.squeeze.default, aten.squeeze_copy.default)
@@ -171,15 +168,6 @@ def split(b: Builder, self: View, split_size: Size, dim: int) -> Pieces:
 @operator(aten.split_with_sizes.default, aten.split_with_sizes_copy.default, aten.unsafe_split_with_sizes.default)
 def split_with_sizes(b: Builder, self: View, split_sizes: Sequence[Size], dim: int) -> Pieces:
     return Pieces(self, dim, tuple(split_sizes))
-
-
-@operator(aten.chunk.default)
-def chunk(b: Builder, self: View, chunks: int, dim: int) -> Pieces:
-    size = self.shape[b.dim(self, dim)]
-    each = exact_quotient(size, chunks)
-    if each is None:
-        raise UnsupportedError(UNREPRESENTABLE, f"{chunks} uneven chunks of a dimension of size {size}")
-    return Pieces(self, dim, (each,) * chunks)
 
 
 @operator(aten.unbind.int, aten.unbind_copy.int)

@@ -7,7 +7,8 @@ import torch
 from verifycompile.ir.exponential import MAXIMUM
 from verifycompile.ir.sign import is_nonnegative
 from verifycompile.ir.term import Operation, View
-from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Number
 from verifycompile.rewrites.operations import MINIMUM
 from verifycompile.rewrites.registry import operator
 

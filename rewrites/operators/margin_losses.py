@@ -6,7 +6,8 @@ import torch
 
 from verifycompile.ir.exponential import MAXIMUM
 from verifycompile.ir.term import Operation, View
-from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Number
 from verifycompile.rewrites.operators.bounds import require_within
 from verifycompile.rewrites.operators.elementwise import require_real
 from verifycompile.rewrites.operators.indexing import one_hot

@@ -9,7 +9,9 @@ import torch
 
 from verifycompile.ir.size import Size, normalize_size, product
 from verifycompile.ir.term import View
-from verifycompile.rewrites.builder import PAD, Builder, Number
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Number
+from verifycompile.rewrites.operations import PAD
 from verifycompile.rewrites.operators.elementwise import require_exact, require_same_on_ranks
 from verifycompile.rewrites.operators.layout import bound
 from verifycompile.rewrites.parts.rank_places import placed_by_coordinate

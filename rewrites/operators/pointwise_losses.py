@@ -8,7 +8,8 @@ import torch
 
 from verifycompile.ir.exponential import is_positive
 from verifycompile.ir.term import Operation, View
-from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Number
 from verifycompile.rewrites.operators.elementwise import require_real
 from verifycompile.rewrites.operators.loss import MEAN, NONE, SUM
 from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from verifycompile.ir.term import View
-from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Number
 from verifycompile.rewrites.operators.elementwise import require_exact, require_real
 from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator
 

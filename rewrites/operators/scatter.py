@@ -13,7 +13,8 @@ import torch
 
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import Operation, View
-from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Number
 from verifycompile.rewrites.operators import known_places
 from verifycompile.rewrites.operators.bounds import require_within
 from verifycompile.rewrites.operators.distinct import is_distinct

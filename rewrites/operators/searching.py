@@ -6,7 +6,8 @@ import torch
 
 from verifycompile.ir.size import product
 from verifycompile.ir.term import Operation, View
-from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Number
 from verifycompile.rewrites.operators.arithmetic import any_over
 from verifycompile.rewrites.operators.elementwise import INTEGER_DTYPES, REAL_DTYPES
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator

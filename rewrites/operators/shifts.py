@@ -11,7 +11,8 @@ from fractions import Fraction
 import torch
 
 from verifycompile.ir.term import UNIT, Operation, View
-from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Number
 from verifycompile.rewrites.operators.arithmetic import floor_divide, remainder
 from verifycompile.rewrites.operators.integers import require_whole
 from verifycompile.rewrites.registry import Handler, operator

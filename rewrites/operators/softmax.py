@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from verifycompile.ir.exponential import may_be_lowest
-from verifycompile.ir.term import Operation, View
+from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.operators.elementwise import cast, require_one_shape
+from verifycompile.rewrites.operators.elementwise import require_one_shape
 from verifycompile.rewrites.registry import operator
 
 aten = torch.ops.aten
-SAFE_SOFTMAX = Operation("safe_softmax")
 
 
 def softmax_of(b: Builder, view: View, dim: int) -> View:
@@ -46,15 +44,3 @@ def softmax_backward(b: Builder, grad_output: View, output: View, dim: int, inpu
 def log_softmax_backward(b: Builder, grad_output: View, output: View, dim: int, input_dtype: torch.dtype) -> View:
     require_one_shape(b, grad_output, output)
     return b.sub(grad_output, b.mul(b.exp(output), b.sum(grad_output, [dim], keepdim=True)))
-
-
-@operator(aten._safe_softmax.default)
-def safe_softmax(b: Builder, self: View, dim: int, dtype: torch.dtype | None) -> View:
-    """Softmax whose wholly masked rows are zero; where no row is masked wholly, softmax."""
-    scores = cast(b, self, b.dtype_of("self"), dtype)
-    from verifycompile.rewrites.operators.reduction import extreme  # here, because few programs have this softmax
-
-    if not b.rank(self):
-        return b.select(safe_softmax(b, b.unsqueeze(self, 0), 0, dtype), 0, 0)
-    may_be_masked = may_be_lowest(extreme(b, scores, [dim], True, "max"))
-    return b.along(SAFE_SOFTMAX, (), scores, dim) if may_be_masked else softmax_of(b, scores, dim)

@@ -14,7 +14,8 @@ from verifycompile.ir.scalar import ONE, divide
 from verifycompile.ir.sign import is_nonnegative
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
-from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Number
 from verifycompile.rewrites.operators.elementwise import FUNCTIONS, cast, require_real, truth
 from verifycompile.rewrites.operators.reduction import extreme
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError, operator

@@ -12,7 +12,8 @@ import torch
 
 from verifycompile.ir.size import Size, product
 from verifycompile.ir.term import View
-from verifycompile.rewrites.builder import Builder, Memory
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Memory
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten

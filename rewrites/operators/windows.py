@@ -6,7 +6,8 @@ import torch
 
 from verifycompile.ir.term import View
 from verifycompile.ir.window_moves import window
-from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Number
 from verifycompile.rewrites.operators.layout import bound, empty_along, slice_tensor
 from verifycompile.rewrites.registry import operator
 

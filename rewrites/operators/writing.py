@@ -11,7 +11,8 @@ import torch
 
 from verifycompile.ir.size import Size, product
 from verifycompile.ir.term import Operation, View
-from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Number
 from verifycompile.rewrites.operators import known_places
 from verifycompile.rewrites.operators.advanced_indexing import matches
 from verifycompile.rewrites.operators.elementwise import cast, choose, require_exact, require_real

@@ -8,8 +8,9 @@ from verifycompile.ir.pieces import STACK, concatenated_dim, pieces_of, whole_di
 from verifycompile.ir.similarity import similarity_key
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import TermPool, View
-from verifycompile.rewrites.builder import PAD, Builder
+from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.matching import matching_lemma
+from verifycompile.rewrites.operations import PAD
 from verifycompile.rewrites.parts.similar import join_similar
 
 

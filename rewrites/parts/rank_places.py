@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import View
-from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Number
 from verifycompile.rewrites.parts.rank_offsets import steps_of
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
 

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from verifycompile.ir.term import View
-from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Number
 from verifycompile.rewrites.operators.collective import reduce_over
 from verifycompile.rewrites.registry import UNREPRESENTABLE, Group, UnsupportedError
 from verifycompile.rewrites.rows.ragged import ragged

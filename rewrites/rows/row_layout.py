@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from verifycompile.ir.size import product
-from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Number
 from verifycompile.rewrites.rows.ragged import ragged
 from verifycompile.rewrites.rows.row_values import Counts, Ragged
 from verifycompile.rewrites.rows.rows import dense, require

@@ -15,7 +15,8 @@ import torch
 
 from verifycompile.ir.size import normalize_size
 from verifycompile.ir.term import View
-from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Number
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
 from verifycompile.rewrites.rows.ragged import are_in_parts, ragged
 from verifycompile.rewrites.rows.row_values import Counts, Filled, Ragged, Rows

@@ -12,7 +12,8 @@ from verifycompile.ir.algebra import IOTA, has_infinity, open_view
 from verifycompile.ir.indicator import EQUAL
 from verifycompile.ir.size import product
 from verifycompile.ir.term import View
-from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Number
 from verifycompile.rewrites.operators.distinct import is_distinct
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
 from verifycompile.rewrites.rows.ragged import ragged

@@ -12,7 +12,8 @@ import torch
 from verifycompile.ir.algebra import CONTRACT, contract, open_view
 from verifycompile.ir.size import Size, exact_quotient, normalize_size, product
 from verifycompile.ir.term import CONSTANT, View
-from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Number
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError, bind, declaration_of
 from verifycompile.rewrites.rows.row_values import Counts, Ragged, Rows, Sorted, Sorting, Unsorted
 

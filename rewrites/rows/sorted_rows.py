@@ -18,7 +18,8 @@ import torch
 from verifycompile.ir.algebra import open_view
 from verifycompile.ir.size import Size, exact_quotient, normalize_size, product
 from verifycompile.ir.term import UNIT, View
-from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Number
 from verifycompile.rewrites.operators.collective import group_ranks
 from verifycompile.rewrites.operators.cumulative import cumulative_sum
 from verifycompile.rewrites.operators.elementwise import REAL_DTYPES, WHERE

@@ -27,7 +27,8 @@ from verifycompile.ir.inequality import (
 from verifycompile.ir.relabel import substitute
 from verifycompile.ir.scalar import ONE, Scalar, as_scalar
 from verifycompile.ir.term import CONSTANT, Digit, TermPool, View
-from verifycompile.rewrites.builder import Builder, Call
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Call
 from verifycompile.rewrites.parts.stretches import joined
 
 ROWS, RANK = 4, sympy.Symbol("rank", integer=True)
@@ -175,7 +176,11 @@ def test_indicator_compared_with_a_number() -> None:
 
 def test_whole_values() -> None:
     b = Builder(TermPool())
-    x, mask, real = b.pool.leaf("x", (3, 4), whole=True), b.pool.leaf("m", (3, 4), indicator=True), b.pool.leaf("r", (3, 4))
+    x, mask, real = (
+        b.pool.leaf("x", (3, 4), whole=True),
+        b.pool.leaf("m", (3, 4), indicator=True),
+        b.pool.leaf("r", (3, 4)),
+    )
     size = sympy.Symbol("s", integer=True)
     for value in (
         x, mask, b.scale(x, -3), b.add(x, mask), b.mul(x, x), b.mul(x, mask), b.sum(x, [0]), b.concatenate([x, b.mul(x, x)], 0), b.add(x, 2),
@@ -212,7 +217,11 @@ def test_inequalities_that_are_attained_are() -> None:
     assert found == {True, False}
     with_value = less_equal(b.pool, b.add(x, row), column)
     assert with_value.term.operation is AT_MOST
-    assert not any(is_attained(with_value, bound, opposite=opposite) for bound in ((0,), (1,), (0, 1)) for opposite in (True, False))
+    assert not any(
+        is_attained(with_value, bound, opposite=opposite)
+        for bound in ((0,), (1,), (0, 1))
+        for opposite in (True, False)
+    )
     assert not are_attained([with_value, with_value], (0, 1))
 
 
@@ -325,8 +334,12 @@ def valued(digits: dict[Digit, Scalar], place: tuple[int, ...]) -> Scalar:
 @pytest.mark.parametrize("seed", range(20))
 def test_digits_are_cut_and_joined_as_numbers(seed: int) -> None:
     random = Random(seed)
-    of_dim: list[Digit] = [(0, low, size) for low, size in ((1, 24), (1, 2), (2, 3), (4, 3), (1, 4), (6, 4), (12, 2), (2, 12), (3, 2))]
-    digits: dict[Digit, Scalar] = {d: Fraction(random.choice((1, 2, 3, 4, 6, -2, -4))) for d in random.sample(of_dim, 3)}
+    of_dim: list[Digit] = [
+        (0, low, size) for low, size in ((1, 24), (1, 2), (2, 3), (4, 3), (1, 4), (6, 4), (12, 2), (2, 12), (3, 2))
+    ]
+    digits: dict[Digit, Scalar] = {
+        d: Fraction(random.choice((1, 2, 3, 4, 6, -2, -4))) for d in random.sample(of_dim, 3)
+    }
     digits[1, 1, 6] = ONE
     split, joined = split_digits(digits), merged_digits(digits)
     for place in itertools.product(range(24), range(6)):
@@ -359,7 +372,13 @@ def test_sizes_that_are_not_known() -> None:
     assert b.less(b.scale(row, s), column).term.attributes == (-1,)
     assert b.less_equal(b.scale(column, 2), b.scale(row, 2 * s)).term.attributes == (0,)
     assert not is_attained(compared, (0, 1))
-    for left in (b.scale(row, s / 2), b.scale(row, s - t), b.add(b.scale(row, s), 0.5), b.add(x, s), b.add(b.scale(row, s), b.scale(x, 0.5))):
+    for left in (
+        b.scale(row, s / 2),
+        b.scale(row, s - t),
+        b.add(b.scale(row, s), 0.5),
+        b.add(x, s),
+        b.add(b.scale(row, s), b.scale(x, 0.5)),
+    ):
         assert b.less_equal(left, column).term.operation is not AT_MOST, left
     for bound in (0, 7):
         within = b.less_equal(symbolic, bound)

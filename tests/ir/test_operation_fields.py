@@ -19,8 +19,8 @@ from verifycompile.ir.sign import is_nonnegative
 from verifycompile.ir.similarity import frame
 from verifycompile.ir.term import UNIT, Operation, TermPool, View, identity_view
 from verifycompile.ir.window import WINDOW
-from verifycompile.rewrites.builder import PAD, RESHAPE, SLICE, UNKNOWN, Builder
-from verifycompile.rewrites.operations import MINIMUM
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.operations import MINIMUM, PAD, RESHAPE, SLICE, UNKNOWN
 from verifycompile.rewrites.operators.counted import number_of_places
 from verifycompile.rewrites.operators.distinct import SORT, TOPK
 from verifycompile.rewrites.operators.elementwise import FUNCTIONS, choose

@@ -15,7 +15,8 @@ from verifycompile.ir.indicator import is_indicator
 from verifycompile.ir.relabel import insert_dim
 from verifycompile.ir.scalar import add, multiply
 from verifycompile.ir.term import TermPool, View
-from verifycompile.rewrites.builder import Builder, Call
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Call
 from verifycompile.rewrites.lemmas.lemma import INDEX, NUMBER, VALUE, Guard, Lemma, Pattern
 from verifycompile.rewrites.lemmas.spelling import names
 from verifycompile.rewrites.operators.elementwise import choose

@@ -19,7 +19,8 @@ from verifycompile.ir.indicator import less_equal, negate
 from verifycompile.ir.pieces import STACK
 from verifycompile.ir.term import TermPool, View, identity_view
 from verifycompile.ir.window_moves import window
-from verifycompile.rewrites.builder import PAD, Builder
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.operations import PAD
 from verifycompile.rewrites.operators.elementwise import FUNCTIONS
 from verifycompile.rewrites.operators.reduction import reduce_extreme
 from verifycompile.rewrites.parts.chosen import applied, at_position, like

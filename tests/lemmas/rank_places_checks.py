@@ -15,7 +15,8 @@ from tests.lemmas.conditions import Check
 from verifycompile.ir.relabel import insert_dim
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import TermPool, View
-from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Number
 from verifycompile.rewrites.parts.rank_places import every_step_from, placed_by_coordinate
 from verifycompile.rewrites.registry import UnsupportedError
 

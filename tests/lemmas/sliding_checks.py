@@ -21,8 +21,8 @@ from verifycompile.ir.exponential import MAXIMUM
 from verifycompile.ir.indicator import equal, less_equal
 from verifycompile.ir.term import TermPool, View, identity_view
 from verifycompile.ir.window import range_view
-from verifycompile.rewrites.builder import PAD, Builder
-from verifycompile.rewrites.operations import SLIDING_WINDOW
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.operations import PAD, SLIDING_WINDOW
 from verifycompile.rewrites.operators.constant_matrix import window
 from verifycompile.rewrites.operators.elementwise import FUNCTIONS
 from verifycompile.rewrites.parts.sliding import (

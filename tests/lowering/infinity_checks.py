@@ -19,7 +19,8 @@ from tests.lowering.graphs import GraphBuilder, blockers
 from verifycompile.ir.algebra import EXPONENTIAL, IOTA, has_infinity
 from verifycompile.ir.term import Operation, TermPool, identity_view
 from verifycompile.refinement.placement import same_value
-from verifycompile.rewrites.builder import UNKNOWN, Builder
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.operations import UNKNOWN
 from verifycompile.rewrites.operators.elementwise import choose
 
 aten = torch.ops.aten

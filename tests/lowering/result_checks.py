@@ -17,7 +17,8 @@ from verifycompile.lowering.checks import casts_of, check_operands, check_result
 from verifycompile.lowering.recorded import dtypes_of
 from verifycompile.lowering.sizes import Sizes
 from verifycompile.program import Program
-from verifycompile.rewrites.builder import Builder, Call
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Call
 from verifycompile.rewrites.operators.elementwise import FUNCTIONS
 from verifycompile.rewrites.registry import UnsupportedError
 from verifycompile.rewrites.values import Pieces

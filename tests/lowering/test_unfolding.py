@@ -13,7 +13,7 @@ from verifycompile.ir.term import TermPool
 from verifycompile.lowering import unfolding
 from verifycompile.lowering.unfolding import UNFOLDED
 from verifycompile.refinement.placement import same_value
-from verifycompile.rewrites.builder import UNKNOWN
+from verifycompile.rewrites.operations import UNKNOWN
 from verifycompile.torch_interface.operators import decompositions
 from verifycompile.torch_interface.operators.decompositions import Decomposition
 

@@ -14,7 +14,7 @@ from verifycompile.ir.term import TermPool, View
 from verifycompile.lowering.lower import Lowering
 from verifycompile.program import Blocker
 from verifycompile.refinement.placement import same_value
-from verifycompile.rewrites.builder import UNKNOWN
+from verifycompile.rewrites.operations import UNKNOWN
 
 aten = torch.ops.aten
 X = torch.arange(12.0).reshape(3, 4)

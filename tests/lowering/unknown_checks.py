@@ -16,7 +16,8 @@ from tests.lowering.result_checks import sizes_of
 from verifycompile.ir.term import TermPool
 from verifycompile.lowering.unknowns import unknown_value, without_elements
 from verifycompile.program import Blocker
-from verifycompile.rewrites.builder import UNKNOWN, Builder
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.operations import UNKNOWN
 
 aten = torch.ops.aten
 _U = sympy.Symbol("u", integer=True)

@@ -8,7 +8,8 @@ import torch
 
 from tests.ir.evaluate import Evaluator
 from verifycompile.ir.term import TermPool
-from verifycompile.rewrites.builder import Builder, Call
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Call
 from verifycompile.rewrites.operators.counted import as_element, equal_numbers, number_of_places
 from verifycompile.rewrites.rows.rows import dense
 

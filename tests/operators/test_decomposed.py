@@ -19,7 +19,8 @@ from verifycompile.torch_interface.operators.decompositions import has_decomposi
 families.load()
 
 FAMILIES = (
-    "activation", "loss", "normalization", "statistics", "image_normalization", "pointwise_losses", "sigmoids", "softmax",
+    "activation", "loss", "normalization", "statistics", "image_normalization", "pointwise_losses", "safe_softmax",
+    "sigmoids", "softmax",
 )  # fmt: skip
 
 

@@ -12,7 +12,8 @@ import torch
 
 from tests.ir.evaluate import Evaluator
 from verifycompile.ir.term import TermPool, View
-from verifycompile.rewrites.builder import Builder, Call
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Call
 from verifycompile.rewrites.registry import Group, UnsupportedError
 from verifycompile.rewrites.rows.ragged import call_ragged, ragged_declarations
 from verifycompile.rewrites.rows.row_values import Counts, Filled, Ragged

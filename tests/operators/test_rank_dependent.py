@@ -12,7 +12,8 @@ from verifycompile.ir import relabel
 from verifycompile.ir.scalar import as_scalar
 from verifycompile.ir.term import TermPool, View
 from verifycompile.ir.validate import validate
-from verifycompile.rewrites.builder import Builder, Call
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Call
 from verifycompile.rewrites.operations import FLOOR, TRUNCATED
 from verifycompile.rewrites.operators.elementwise import choose
 from verifycompile.rewrites.registry import UnsupportedError, bind, declaration_of

@@ -9,7 +9,7 @@ import torch
 
 from tests.operators.test_ragged import Value
 from tests.operators.test_sorted_rows import ROWS, WIDTH, Routed
-from verifycompile.rewrites.builder import Call
+from verifycompile.rewrites.building.numbers import Call
 from verifycompile.rewrites.catalogue import product_lemma
 from verifycompile.rewrites.registry import UnsupportedError
 from verifycompile.rewrites.rows.ragged import call_ragged

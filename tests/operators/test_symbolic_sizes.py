@@ -13,7 +13,8 @@ from tests.ir.evaluate import Evaluator
 from tests.ir.validate_terms import validate_pool
 from verifycompile.ir.term import TermPool, View
 from verifycompile.ir.validate import validate
-from verifycompile.rewrites.builder import Builder, Call
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Call
 from verifycompile.rewrites.registry import UnsupportedError, bind, declaration_of
 from verifycompile.rewrites.values import Pieces
 
@@ -89,7 +90,6 @@ def test_what_depends_on_the_number_is_refused() -> None:
         (aten.slice.Tensor, (x, 0, 0, 3), "a slice to 3 of a dimension of symbolic size s"),
         (aten.slice.Tensor, (x, 0, 0, s, 2), "a slice with step 2 of symbolic size"),
         (aten.split.Tensor, (x, 3, 0), "a split of s into pieces of 3"),
-        (aten.chunk.default, (x, 2, 0), "2 uneven chunks of a dimension of size s"),
         (aten.unbind.int, (x, 0), "unbind of symbolic size s"),
         (aten.view.default, (x, [-1, 8]), "a view of shape [-1, 8] whose free size is no whole number"),
     ):

@@ -15,7 +15,7 @@ from verifycompile import Report, Verdict
 from verifycompile.certificate import check_certificate
 from verifycompile.certificate.certificate import seal_of
 from verifycompile.refinement.reading import Forms, Reading
-from verifycompile.rewrites.builder import Call
+from verifycompile.rewrites.building.numbers import Call
 
 aten = torch.ops.aten
 

@@ -13,7 +13,8 @@ from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
 from verifycompile.lowering.recorded import DECIDES_SIZE
 from verifycompile.lowering.sizes import Sizes
-from verifycompile.rewrites.builder import Builder, Call
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Call
 from verifycompile.rewrites.operators.elementwise import SHORT_DTYPES, is_stored
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError
 from verifycompile.rewrites.values import Pieces

@@ -8,7 +8,7 @@ import torch.fx
 
 from verifycompile.lowering.recorded import dtype_of
 from verifycompile.lowering.sizes import Sizes
-from verifycompile.rewrites.builder import Call
+from verifycompile.rewrites.building.numbers import Call
 from verifycompile.torch_interface.operators.schema import names_of
 
 

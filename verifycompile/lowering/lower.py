@@ -36,7 +36,8 @@ from verifycompile.lowering.recorded import (
 )
 from verifycompile.lowering.sizes import Sizes
 from verifycompile.program import Blocker, Program, Role
-from verifycompile.rewrites.builder import Builder, Call
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Call
 from verifycompile.rewrites.operators.layout import piece_of
 from verifycompile.rewrites.registry import (
     EXHAUSTED,

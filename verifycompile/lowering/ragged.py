@@ -15,7 +15,8 @@ from verifycompile.lowering.lower import Lowering
 from verifycompile.lowering.recorded import DECIDES_SIZE, dtype_of, dtypes_of, sorts, tensors_of
 from verifycompile.lowering.sizes import Sizes
 from verifycompile.lowering.undeclared import custom_arguments, recognised
-from verifycompile.rewrites.builder import Builder, Call
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.building.numbers import Call
 from verifycompile.rewrites.registry import UNREPRESENTABLE, RandomError, UnsupportedError, declaration_of
 from verifycompile.rewrites.rows.ragged import call_ragged
 from verifycompile.rewrites.rows.row_values import Filled, Ragged, Sorted, Unsorted

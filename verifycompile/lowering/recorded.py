@@ -11,7 +11,7 @@ import torch
 import torch.fx
 
 from verifycompile.program import Program
-from verifycompile.rewrites.builder import DOUBLE_DTYPES, LARGEST_CONSTANT, Memory
+from verifycompile.rewrites.building.numbers import DOUBLE_DTYPES, LARGEST_CONSTANT, Memory
 from verifycompile.torch_interface.operators.elements import constant_value, real_tensors
 from verifycompile.torch_interface.operators.prims import READ_NUMBER
 from verifycompile.torch_interface.operators.schema import names_of

@@ -21,7 +21,7 @@ from verifycompile.lowering.lower import Lowering
 from verifycompile.lowering.recorded import dtype_of, dtypes_of, is_size
 from verifycompile.lowering.unfolding import Unfolding
 from verifycompile.program import Program
-from verifycompile.rewrites.builder import Call
+from verifycompile.rewrites.building.numbers import Call
 from verifycompile.rewrites.operators.custom_operators import Recognised, recognise
 from verifycompile.rewrites.registry import UNDECLARED, UndefinedError, UnsupportedError, declaration_of
 from verifycompile.torch_interface.communication.in_flight import in_flight, is_mark

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from verifycompile.ir.size import Size, exact_quotient
 from verifycompile.ir.term import View, identity_view
 from verifycompile.lowering.recorded import DECIDES_SIZE
-from verifycompile.rewrites.builder import UNKNOWN
+from verifycompile.rewrites.operations import UNKNOWN
 from verifycompile.torch_interface.operators.derivation import is_derived_number
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import torch.fx
 
 from verifycompile.ir.term import Term, terms_of
 from verifycompile.lowering.lower import Lowering
-from verifycompile.rewrites.builder import UNKNOWN
+from verifycompile.rewrites.operations import UNKNOWN
 from verifycompile.walks import reached
 
 

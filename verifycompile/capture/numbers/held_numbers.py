@@ -18,7 +18,7 @@ from verifycompile.capture.held_tensors import plain_tensors
 from verifycompile.capture.numbers.known_positions import copied
 from verifycompile.capture.numbers.written_numbers import write_out
 from verifycompile.program import Program, Role
-from verifycompile.rewrites.builder import LARGEST_CONSTANT
+from verifycompile.rewrites.building.numbers import LARGEST_CONSTANT
 from verifycompile.torch_interface.operators.contents import real_content
 from verifycompile.torch_interface.operators.elements import real_tensors
 
