@@ -208,8 +208,8 @@ class _Replacement:
         opposite = opposite_of(self._pool, self._mask)
         is_opposite = (condition.term, condition.axes) == (opposite.term, opposite.axes) and opposite != self._mask
         known = self._pool.zero(condition.shape) if is_opposite else self.inside(condition, _MAX_DEPTH)
-        if known == condition or self._pool.unit not in [branch.term for branch in branches]:
-            return None
+        if known.term is not self._pool.unit or self._pool.unit not in [branch.term for branch in branches]:
+            return None  # the condition is not decided, or no branch is a number
         return choose(Builder(self._pool), known, *branches).scaled(view.coefficient)
 
     def _may_hold_index(self, term: Term, depth: int) -> bool:

@@ -203,7 +203,7 @@ MISTAKES = {
     "written": Mistake(
         torch.tanh, written_by_part, of_size((3, 2)), {"x": (S0,)}, ((R,),), "VC104",
         "whole[first : first + rows] = torch.tanh(x)",
-        "write `torch.tanh(x)` from the rank's coordinate on `tp` times its length on (checked)",
+        "write `tanh` in `torch.tanh(x)` from the rank's coordinate on `tp` times its length on (checked)",
     ),
     "coordinate": Mistake(
         by_position, by_position_of_rank, of_size((2, 3)), {"x": (S0, S1)}, ((S0, S1),), "VC105",

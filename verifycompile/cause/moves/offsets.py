@@ -129,6 +129,12 @@ def _part_and_whole(node: torch.fx.Node) -> tuple[object, object]:
     return (source, node) if is_backward_of else (node.args[1], source)
 
 
+def _copied(part: torch.fx.Node) -> torch.fx.Node:
+    """What an assignment writes, in the place of the copy that it makes of it."""
+    copied = part.args[1] if part.target is aten.copy.default else part
+    return copied if isinstance(copied, torch.fx.Node) else part
+
+
 def _slice(scene: Scene, node: torch.fx.Node, axis: int) -> Iterator[Move]:
     at = _SLICES[node.target]
     part, source = _part_and_whole(node)
@@ -162,8 +168,9 @@ def _slice(scene: Scene, node: torch.fx.Node, axis: int) -> Iterator[Move]:
         if not isinstance(start, int):
             message = f"{scene.value(node)} begins at a wrong position on the ranks of {over}"
         if node.target is aten.slice_scatter.default:
-            message = f"{scene.value(part)} is written to the same positions on every rank of {over}"
-            hint = f"write {scene.value(part)} from the rank's coordinate on {over} times its length on"
+            written = scene.value(_copied(part))
+            message = f"{written} is written to the same positions on every rank of {over}"
+            hint = f"write {written} from the rank's coordinate on {over} times its length on"
             return message, hint + (" plus where it is written now" if begin else "")
         hint = f"begin {scene.value(node)} at the rank's own part: at the rank's coordinate on {over} times its length"
         return message, hint + (" plus where it begins now" if begin else "")
