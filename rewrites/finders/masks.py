@@ -18,13 +18,7 @@ from verifycompile.rewrites.lemmas.indicators import BESIDE_MASK, MASK_OF_MASKED
 from verifycompile.rewrites.lemmas.products import OPEN_SUM
 from verifycompile.rewrites.lemmas.ranges import MASKS_THAT_EXCLUDE
 from verifycompile.rewrites.lemmas.substitution import Factors, Substitution
-from verifycompile.rewrites.parts.beside_masks import (
-    may_decide,
-    may_hold,
-    may_look_up,
-    opposite_of,
-    with_one_for,
-)
+from verifycompile.rewrites.parts.beside_masks import may_decide, may_hold, may_look_up, opposite_of, with_one_for
 from verifycompile.rewrites.registry import UnsupportedError
 
 
@@ -56,8 +50,8 @@ def _beside_masks(pool: TermPool, factors: Sequence[View], free: int) -> Iterato
             looks_up = may_look_up(pool, mask.term, value.term)
             if value is mask or (looks_up and any(mask.uses(dim) for dim in range(free, mask.rank))):
                 continue  # what is looked up is a function of it, where the position is summed
-            held = any(may_hold(pool, term, value.term) for term in masks)
-            if not (looks_up or held or may_decide(mask.term, value.term)):
+            is_held = looks_up or any(may_hold(pool, term, value.term) for term in masks)
+            if not (is_held or may_decide(mask.term, value.term)):
                 continue
             try:
                 plain = with_one_for(pool, mask, value)

@@ -67,7 +67,7 @@ def written_alike(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) ->
     traced = traced_frame_under_compilation(graph, example_inputs)
     values = traced.example_inputs
     leaves = [value for value in values if isinstance(value, torch.Tensor) and value.is_leaf]
-    alike = {**trained_alike(), **ranks_of_ddp()} if leaves else {}
+    alike = _held_alike() if leaves else {}
     if not any(id(value) in alike for value in leaves):
         return None
     names = _names(traced)
@@ -120,10 +120,15 @@ def _tensors(traced: TracedFrame, names: Sequence[InputName]) -> dict[str, torch
     return {name.name: own_part(value) for name, value in values if isinstance(value, torch.Tensor)}
 
 
+def _held_alike() -> dict[int, tuple[int, ...]]:
+    """The ranks that hold a parameter alike, by the identities of the parameter and of its gradient."""
+    return {**trained_alike(), **ranks_of_ddp()}
+
+
 def _made_anew(values: Sequence[Any]) -> set[int]:
     """The identities of gradients of what ranks hold alike, and of what compiled graphs returned."""
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    alike = {**trained_alike(), **ranks_of_ddp()}
+    alike = _held_alike()
     gradients = {id(value) for value in tensors if id(value) in alike and not value.requires_grad}
     return gradients | {id(value) for value in tensors if graph_that_returned(value) or ranks_before([value])}
 
