@@ -17,12 +17,20 @@ from verifycompile import Verdict, verify_graphs
 WIDTH = 4
 
 
-def layers(x, weights, is_halved=False):
+def layers(x, weights, mistake=""):
     for up, down in zip(weights[::2], weights[1::2], strict=True):
         y = torch.sin(x) @ up
-        if is_halved:
+        if mistake == "halved":
             y = y / 2
         x = x + torch.tanh(y) @ down
+    return x
+
+
+def layers_of_stage(x, weights, mistake):
+    if mistake != "lost":
+        return layers(x, weights, mistake)
+    for up, down in zip(weights[::2], weights[1::2], strict=True):
+        x = torch.tanh(torch.sin(x) @ up) @ down
     return x
 
 
@@ -32,10 +40,10 @@ def spec(x, *weights):
     return [loss.detach(), *torch.autograd.grad(loss, weights)]
 
 
-def first_stage(is_halved: bool) -> Callable[..., Any]:
+def first_stage(mistake: str) -> Callable[..., Any]:
     def run(x, *weights):
         weights = [weight.detach().requires_grad_() for weight in weights]
-        y = layers(x, weights, is_halved)
+        y = layers_of_stage(x, weights, mistake)
         dist.send(y.detach(), 1)
         gradient = torch.empty(3, WIDTH)
         dist.recv(gradient, 1)
@@ -44,13 +52,13 @@ def first_stage(is_halved: bool) -> Callable[..., Any]:
     return run
 
 
-def last_stage(is_halved: bool) -> Callable[..., Any]:
+def last_stage(mistake: str) -> Callable[..., Any]:
     def run(*weights):
         weights = [weight.detach().requires_grad_() for weight in weights]
         x = torch.empty(3, WIDTH)
         dist.recv(x, 0)
         x.requires_grad_()
-        loss = layers(x, weights, is_halved).square().mean()
+        loss = layers_of_stage(x, weights, mistake).square().mean()
         gradient, *own = torch.autograd.grad(loss, [x, *weights])
         dist.send(gradient, 0)
         return [loss.detach(), *own]
@@ -66,16 +74,24 @@ def traced(function: Callable[..., Any], inputs: Mapping[str, torch.Tensor]) -> 
     return graph
 
 
-@pytest.mark.parametrize("is_halved", [False, True])
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_division_that_every_layer_of_every_stage_makes(count, is_halved):
+LOST = "torch.tanh(torch.sin(x) @ up) @ down"
+MISTAKES = {
+    "halved": (layers, "y = y / 2", "leave out the division by 2 of "),
+    "lost": (layers_of_stage, LOST, f"add to `{LOST}` at line {{line}} what it is computed of, each time "),
+}
+"""What is wrong -> the function and the line that say so, and how the hint begins."""
+
+
+@pytest.mark.parametrize("mistake", ["", *MISTAKES])
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_mistake_that_every_layer_of_every_stage_makes(count, mistake):
     names = [[f"{name}{stage}{layer}" for layer in range(count) for name in ("up", "down")] for stage in range(2)]
     x = torch.empty(3, WIDTH)
     weights = [{name: torch.empty(WIDTH, WIDTH) for name in of_stage} for of_stage in names]
     graphs = []
     for rank, stage in enumerate((first_stage, last_stage)):
         with fake_world(2, rank=rank):
-            graphs.append(traced(stage(is_halved), ({} if rank else {"x": x}) | weights[rank]))
+            graphs.append(traced(stage(mistake), ({} if rank else {"x": x}) | weights[rank]))
     gradients = 2 * count
     outputs = [
         {f"output.{at}": f"output.{at + 1}" for at in range(gradients)},
@@ -83,18 +99,14 @@ def test_a_division_that_every_layer_of_every_stage_makes(count, is_halved):
     ]
     whole = traced(spec, {"x": x} | weights[0] | weights[1])
     report = verify_graphs(whole, graphs, [{}, {}], outputs)
-    if not is_halved:
+    if not mistake:
         assert report.verdict is Verdict.VERIFIED
         return
     assert report.verdict is Verdict.REFUTED
-    places = [(finding.impl_location.file, finding.impl_location.line) for finding in report.findings]
-    lines, first = inspect.getsourcelines(layers)
-    assert places[0] == (__file__, first + next(at for at, line in enumerate(lines) if "y / 2" in line))
-    begins = [
-        first + next(at for at, line in enumerate(lines) if "autograd.grad(" in line)
-        for lines, first in map(inspect.getsourcelines, (first_stage, last_stage))
-    ]
-    assert places[1:] == [(__file__, begin) for begin in begins]
-    for finding in report.findings:
-        assert finding.hint.startswith("leave out the division by 2 of ")
-        assert finding.hint.endswith("(checked, together with the help of the other findings)")
+    (finding,) = report.findings
+    function, said, hint = MISTAKES[mistake]
+    lines, first = inspect.getsourcelines(function)
+    line = first + next(at for at, text in enumerate(lines) if said in text)
+    assert (finding.impl_location.file, finding.impl_location.line) == (__file__, line)
+    assert finding.hint.startswith(hint.format(line=line))
+    assert finding.hint.endswith(" (checked)")

@@ -18,12 +18,13 @@ import torch.fx
 from verifycompile import bounds
 from verifycompile.capture.ranks.merged_ranks import ON_RANK
 from verifycompile.cause.changed import Changed, Focus, Proves, wanted_of
+from verifycompile.cause.derivatives import are_derivatives, with_derivatives, without_derivatives
 from verifycompile.cause.draft import Draft
 from verifycompile.cause.failures import UNFIT, UNKNOWN
 from verifycompile.cause.frontier import Frontier, first_lost, frontier, held_with, reaches
 from verifycompile.cause.lines import Change, line_of
 from verifycompile.cause.moves.kinds import AT_FIRST, Kinds, Stage, arranged, as_spec, likely, missing, of_places
-from verifycompile.cause.moves.move import Move, is_derivative
+from verifycompile.cause.moves.move import Move
 from verifycompile.cause.subject import OneGraph, Subject
 from verifycompile.cause.summands import at_first_summand, with_origin
 from verifycompile.cause.told import Cause, Step
@@ -136,7 +137,8 @@ class _Search(Changed):
             self.undo()
         if len(found) == 1:
             found = (at_first_summand(self, trial, outcome, found[0]),)
-        return tuple(with_origin(self, trial, outcome, cause, is_alone=len(found) == 1) for cause in found)
+        told = without_derivatives(found)
+        return tuple(with_origin(self, trial, outcome, cause, is_alone=len(told) == 1) for cause in told)
 
     def _needed(self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...]) -> tuple[Cause, ...]:
         """``causes`` without those that mend nothing by themselves, and that the others do without."""
@@ -181,7 +183,7 @@ class _Search(Changed):
     def _mended(self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...]) -> tuple[Cause, ...]:
         """``causes``, which are applied, with those of the outputs that are still wrong."""
         if not outcome.wrong:
-            return causes if _with_derivatives(causes) and self.is_proved() else ()
+            return causes if with_derivatives(causes) and self.is_proved() else ()
         if len(causes) == MAX_CAUSES:
             return ()
         focus, stages = self._focus(trial, outcome)
@@ -275,7 +277,9 @@ class _Search(Changed):
         """The same change at one line that ranks run in graphs of their own, or of one output that these return, as one
         cause for each graph.
         """
-        for changes in _of_all_graphs(self._changes(trial, outcome, wanted_of(outcome), stage, None), _of_line):
+        for changes in _of_all_graphs(
+            self._changes(trial, outcome, wanted_of(outcome), stage, None), _of_line, least=2
+        ):
             if self.over:
                 return ()
             steps = [Step(*change, outcome.wrong) for change in changes]
@@ -311,7 +315,9 @@ class _Search(Changed):
         of_backward = () if after is None else self._of_derivative(trial, after, steps, stage)
         for _ in range(sum(made)):
             self.undo()
-        return () if of_backward is None or after is None else (*causes, *found, *of_backward)
+        if of_backward is None or after is None:
+            return ()
+        return (*causes, *found, *of_backward)
 
     def _of_derivative(
         self, trial: Trial, after: Outcome, steps: Sequence[Step], stage: Stage
@@ -323,12 +329,12 @@ class _Search(Changed):
         changes = (
             change
             for change in self.moves(trial, after, after.wrong, stage.kinds)
-            if change[0] in changed and _are_derivatives(change, changed[change[0]])
+            if change[0] in changed and are_derivatives(change, changed[change[0]])
         )
         for together in _of_all_graphs(changes, _in_graph) if len(steps) > 1 else ([change] for change in changes):
             if self.over:
                 return None
-            if len(together) == len(steps) and self.mend(trial, after, together):
+            if self.mend(trial, after, together):
                 return tuple(self.cause(Step(draft, moves, after.wrong)) for draft, moves in together)
         return None
 
@@ -452,16 +458,17 @@ class _Search(Changed):
 
 
 def _of_all_graphs(
-    changes: Iterable[Change], places: Callable[[Move, Draft], Collection[object]]
+    changes: Iterable[Change], places: Callable[[Move, Draft], Collection[object]], least: int = 1
 ) -> list[list[Change]]:
-    """The same changes of one place in several graphs; of several in one graph the last of those at most nodes."""
+    """The same changes of one place in ``least`` graphs; of several in one graph the last of those at most nodes."""
     found: dict[object, dict[int, Change]] = {}
     for draft, moves in changes:
         for place in places(moves[0], draft):
             of_place = found.setdefault((place, moves[0].kind), {})
             if len(moves) >= len(of_place.get(id(draft), (draft, ()))[1]):
                 of_place[id(draft)] = draft, moves
-    return [list(of_place.values()) for of_place in found.values() if len(of_place) > 1]
+    alike = (list(of_place.values()) for of_place in found.values() if len(of_place) >= least)
+    return sorted(alike, key=len, reverse=True)
 
 
 def _of_line(move: Move, draft: Draft) -> list[object]:
@@ -476,17 +483,6 @@ def _in_graph(move: Move, draft: Draft) -> list[object]:
     return [str(draft.node(move.node).target)]
 
 
-def _are_derivatives(change: Change, moves: Sequence[Move]) -> bool:
-    """Whether a change is in the backward pass of the line at which there are others, which are applied; where a graph
-    does not tell what is backward, whether it is the same change of other nodes.
-    """
-    draft, own = change
-    node, known = draft.node(moves[0].node), {move.node for move in moves}
-    if any(map(is_backward, draft.program.graph.graph.nodes)):
-        return all(is_derivative(draft.node(move.node), node) for move in own)
-    return own[0].kind == moves[0].kind and not any(move.node in known for move in own)
-
-
 def _forward(outcome: Outcome) -> frozenset[str]:
     """The outputs of the forward pass."""
     return frozenset(outcome.results) - outcome.backward
@@ -495,9 +491,3 @@ def _forward(outcome: Outcome) -> frozenset[str]:
 def _unknown(outcome: Outcome) -> frozenset[str]:
     """The outputs that cannot be compared, because a value that they depend on has another shape."""
     return frozenset(name for name, found in outcome.results.items() if found.agreement is Agreement.UNKNOWN)
-
-
-def _with_derivatives(causes: Collection[Cause]) -> bool:
-    """Whether each change that changes gradients in the source comes with one of the backward pass of its line."""
-    lacking = [cause.node for cause in causes if cause.move.lacks_derivative]
-    return all(any(is_derivative(other.node, node) for other in causes) for node in lacking)

@@ -145,6 +145,9 @@ def _made(node: torch.fx.Node, draft: Draft, move: Move, subject: Subject) -> _M
 
 def _texts(moves: tuple[Move, ...], draft: Draft) -> tuple[str, str]:
     """Message and hint of the same change at several nodes: the first message, and what there is to do at each."""
+    first = moves[0]
+    if len(moves) > 1 and first.texts_of_line is not None:
+        return first.texts_of_line(draft)
     texts = [move.texts(draft) for move in moves]
     hints = list(dict.fromkeys(hint for _, hint in texts))
     more = len(hints) - MAX_HINTS

@@ -17,13 +17,13 @@ import torch.fx
 from verifycompile.capture.ranks.merged_ranks import ON_RANK
 from verifycompile.cause.draft import Draft, DraftError, called
 from verifycompile.cause.frontier import holders
-from verifycompile.cause.moves.move import Move, Scene, computed, is_derivative, is_floating, is_tensor, shape_of
+from verifycompile.cause.moves.move import Move, Scene, computed, derives, is_floating, is_tensor, shape_of
 from verifycompile.cause.moves.operands import exchanged_texts
 from verifycompile.cause.moves.whole_dimensions import grown_dim, own_part
 from verifycompile.torch_interface.operators.evaluation import is_view
 from verifycompile.torch_interface.source_lines.model_lines import model_location_of
 from verifycompile.torch_interface.source_lines.source import at_line
-from verifycompile.torch_interface.source_lines.value_names import call_name, is_backward
+from verifycompile.torch_interface.source_lines.value_names import call_name
 from verifycompile.witness.interpreter import ancestors, descendants
 
 aten = torch.ops.aten
@@ -222,7 +222,7 @@ def _computed(scene: Scene, taken: _Taken, node: torch.fx.Node, *, is_operand: b
         order = {own: number for number, own in enumerate(draft.program.graph.graph.nodes)}
         made: dict[torch.fx.Node, Any] = {spec[own]: draft.node(held) for own, held in operands.items()}
         last = max(made.values(), key=order.__getitem__)
-        users = [user for user in replaced.users if order[user] > order[last] and not _derives(user, replaced)]
+        users = [user for user in replaced.users if order[user] > order[last] and not derives(user, replaced)]
         leaving = {item.name for item in draft.program.outputs if item.node is replaced}
         if order[replaced] < order[last]:
             leaving &= scene.wanted
@@ -282,13 +282,6 @@ def _is_line_of_spec(scene: Scene, node: torch.fx.Node) -> bool:
     """Whether the spec runs the node's line, or it has none."""
     place = model_location_of(node)
     return place is None or at_line(place) in scene.lines_of_spec
-
-
-def _derives(node: torch.fx.Node, of: torch.fx.Node) -> bool:
-    """Whether a node is in the backward pass of the very call that computes another one: it reads what was computed."""
-    number = of.meta.get("seq_nr")
-    same = is_derivative(node, of) if number is None else node.meta.get("seq_nr") == number
-    return same and is_backward(node)
 
 
 def _exchanged_operand(taken: _Taken, node: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node] | None:

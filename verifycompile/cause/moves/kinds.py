@@ -32,6 +32,7 @@ from verifycompile.cause.moves.look_ups import (
     other_bounds,
     wrapped_positions,
 )
+from verifycompile.cause.moves.lost_sums import lost_sums
 from verifycompile.cause.moves.lost_turns import lost_turns
 from verifycompile.cause.moves.means import means_of_all, means_of_kept
 from verifycompile.cause.moves.move import Move, Scene
@@ -117,6 +118,7 @@ def likely(scene: Scene) -> tuple[Iterator[Move], ...]:
         iter(factors_of_their_own),
         needless_collectives(scene),
         reduced_operands(scene),
+        lost_sums(scene),
         gathers_of_wholes(scene),
         iter(other_factors),
         other_groups(scene),

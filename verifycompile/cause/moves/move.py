@@ -46,6 +46,7 @@ class Move:
     ``pointed``: what is shown to the user, where that is a node of the graph of other ranks, or one that nothing reads.
     ``runs_beside``: the name of the node before or behind which that line is meant to run.
     ``lacks_derivative``: in the source it changes gradients as well, which ``apply`` leaves as they are.
+    ``texts_of_line``: what is said where several nodes of one line are changed alike, if that is something else.
     """
 
     kind: tuple[object, ...]
@@ -57,6 +58,7 @@ class Move:
     pointed: torch.fx.Node | None = None
     runs_beside: str = ""
     lacks_derivative: bool = False
+    texts_of_line: Texts | None = None
 
     @property
     def inserts(self) -> bool:
@@ -228,6 +230,17 @@ def is_derivative(node: torch.fx.Node, computed: torch.fx.Node) -> bool:
     """Whether a node is one of the backward pass of the line that computes another one."""
     own, line = model_location_of(node), model_location_of(computed)
     return is_backward(node) and own is not None and line is not None and (own.file, own.line) == (line.file, line.line)
+
+
+def derives(node: torch.fx.Node, of: torch.fx.Node) -> bool:
+    """Whether a node is in the backward pass of the very call that computes another one, or keeps for it what that
+    returned: it reads what was computed.
+    """
+    number = of.meta.get("seq_nr")
+    same = is_derivative(node, of) if number is None else node.meta.get("seq_nr") == number
+    is_copy = node.target is torch.ops.aten.detach.default
+    is_kept = is_copy and node.meta.get("stack_trace") == of.meta.get("stack_trace")
+    return is_kept or (same and is_backward(node) and not is_backward(of))
 
 
 def is_tensor(node: torch.fx.Node) -> bool:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.fx
 
 from verifycompile.cause.draft import Draft
-from verifycompile.cause.moves.move import Move, Scene, is_floating, is_integer, is_tensor, shape_of
+from verifycompile.cause.moves.move import Move, Scene, fixed, is_floating, is_integer, is_tensor, shape_of
+from verifycompile.cause.moves.whole_dimensions import gathered
 from verifycompile.torch_interface.source_lines.value_names import is_backward
 
 aten = torch.ops.aten
@@ -41,24 +42,63 @@ def own_parts(scene: Scene) -> Iterator[Move]:
 
 def missing_scatters(scene: Scene) -> Iterator[Move]:
     """Each slice that begins at one place on all ranks, of a value of which they have different ones, as the rank's own
-    part of the sum.
+    part of the sum; and each gradient that all ranks put at one place, as the parts of all ranks.
     """
     for node in scene.calls:
-        source = node.args[0] if node.target is aten.slice.Tensor else None
-        if not isinstance(source, torch.fx.Node) or not is_floating(source):
-            continue
-        if not isinstance(dict(enumerate(node.args)).get(2, 0), int):
+        if is_backward(node):
+            yield from _gathered_gradient(scene, node)
+        source, own_part = _taken_alike(node)
+        if source is None or own_part is None or not is_floating(source):
             continue
         for axis in scene.differing(source):
-            for move in _slice(scene, node, axis):
+            for move in own_part(scene, node, axis):
                 yield _scattered(scene, node, source, axis, move)
+
+
+def _taken_alike(node: torch.fx.Node) -> tuple[torch.fx.Node | None, Callable[..., Iterator[Move]] | None]:
+    """The value of which a call takes the same part on all ranks, and the moves that take each rank's own."""
+    source = node.args[0] if node.target in (aten.slice.Tensor, operator.getitem) else None
+    if not isinstance(source, torch.fx.Node):
+        return None, None
+    if node.target is aten.slice.Tensor:
+        return (source, _slice) if isinstance(dict(enumerate(node.args)).get(2, 0), int) else (None, None)
+    whole = source.args[0] if source.target in _SPLITS else None
+    return (whole, _piece) if isinstance(whole, torch.fx.Node) else (None, None)
+
+
+def _gathered_gradient(scene: Scene, node: torch.fx.Node) -> Iterator[Move]:
+    """The gradient of a part, with zeros for what is not taken of the whole."""
+    zeros = (aten.zeros.default, aten.zeros_like.default, aten.full.default)
+    if node.target is aten.slice_backward.default:
+        part, dim = node.args[0], _integer(node.args[2])
+    elif node.target is aten.cat.default:
+        parts = [operand for operand in node.all_input_nodes if operand.target not in zeros]
+        part, dim = parts[0] if len(parts) == 1 else None, _integer(dict(enumerate(node.args)).get(1, 0))
+    else:
+        return
+    for axis in scene.axes if isinstance(part, torch.fx.Node) else ():
+        if isinstance(part, torch.fx.Node) and _size(node, dim) == _size(part, dim) * scene.ranks((axis,)):
+            yield _with_all_parts(scene, node, part, dim, axis)
+
+
+def _with_all_parts(scene: Scene, node: torch.fx.Node, part: torch.fx.Node, dim: int, axis: int) -> Move:
+    def apply(draft: Draft) -> None:
+        own = draft.node(node.name)
+        draft.redirect(own, gathered(draft, own, draft.node(part.name), dim, axis))
+
+    over, value = scene.names((axis,)), scene.value(part)
+    message = f"{value} is put at the same positions on every rank of {over}, with zeros for what other ranks have"
+    hint = f"all-gather {value} over {over} along dimension {dim}"
+    return Move(("scatter", axis), node.name, "VC104", fixed(message, hint), apply)
 
 
 def _scattered(scene: Scene, node: torch.fx.Node, source: torch.fx.Node, axis: int, own_part: Move) -> Move:
     def apply(draft: Draft) -> None:
         own, whole = draft.node(node.name), draft.node(source.name)
-        draft.set_arguments(own, (draft.all_reduce(whole, "sum", (axis,)), *own.args[1:]))
+        known = set(draft.added)
         own_part.apply(draft)
+        taken = [own, *(later for later in whole.users if later in draft.added - known)]
+        draft.redirect(whole, draft.all_reduce(whole, "sum", (axis,)), taken)
 
     def texts(_: Draft) -> tuple[str, str]:
         over, value = scene.names((axis,)), scene.value(source)

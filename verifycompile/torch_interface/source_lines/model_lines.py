@@ -203,6 +203,15 @@ def _is_hook(node: torch.fx.Node, frames: tuple[SourceLocation, ...], position: 
     return isinstance(function, ast.Attribute) and function.attr in _BACKWARD_PASSES
 
 
+def is_made_by_autograd(node: torch.fx.Node) -> bool:
+    """Whether the line that called for a backward pass computed a node, and no line of a user's own derivative."""
+    frames = frames_of(node)
+    made_by = expression_at(node, frames, len(frames) - 1) if frames else None
+    parts = ast.walk(made_by) if made_by is not None else ()
+    functions = [part.func for part in parts if isinstance(part, ast.Call)]
+    return any(isinstance(function, ast.Attribute) and function.attr in _BACKWARD_PASSES for function in functions)
+
+
 def pass_over_functions_of_spec(spec: torch.fx.Graph, implementation: torch.fx.Graph) -> None:
     """Lets the caller stand for a line of a function that the spec runs too: what is wrong there is how it is called.
 

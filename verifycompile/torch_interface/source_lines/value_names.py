@@ -95,14 +95,20 @@ def _find_backward(graph: torch.fx.Graph) -> set[torch.fx.Node]:
 
 def call_name(node: torch.fx.Node) -> str:
     """What a call is called in messages about what it does: its expression, or its operator and the expression."""
+    text, found = expression_of(node), _expression_of(node)
+    return (
+        text
+        if found is None or (_is_result(node, found) and not is_backward(node))
+        else f"`{operator_of(node)}` in {text}"
+    )
+
+
+def expression_of(node: torch.fx.Node) -> str:
+    """The expression of the source that recorded a node; its operator where none is known."""
     frames = frames_of(node)
-    position = model_frame(node, frames) if frames else 0
-    found = expression_at(node, frames, position) if frames else None
-    syntax = syntax_of(frames[position].file) if found is not None else None
-    if found is None or syntax is None:
-        return f"`{operator_of(node)}`"
-    text = f"`{_shortened(syntax.text_of(found))}`"
-    return text if _is_result(node, found) and not is_backward(node) else f"`{operator_of(node)}` in {text}"
+    found = _expression_of(node)
+    syntax = syntax_of(frames[model_frame(node, frames)].file) if found is not None else None
+    return f"`{operator_of(node)}`" if found is None or syntax is None else f"`{_shortened(syntax.text_of(found))}`"
 
 
 def operator_of(node: torch.fx.Node) -> str:
