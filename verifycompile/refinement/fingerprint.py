@@ -18,9 +18,9 @@ from verifycompile.ir.exponential import EXPONENTIAL, POWER
 from verifycompile.ir.term import UNIT, Term, View, terms_of
 from verifycompile.walks import parts_first
 
-_PRIME = 2305843009213691579
+PRIME = 2305843009213691579
 """A safe prime: half of the numbers, the squares, have unique roots of every order that occurs."""
-_ORDER = (_PRIME - 1) // 2
+ORDER = (PRIME - 1) // 2
 """Of the group of squares."""
 _MULTIPLIER = 6364136223846793005
 
@@ -47,11 +47,11 @@ class _Interpretation:
 
     def of(self, view: View) -> int | None:
         base = parts_first(self._known, view.term, self._asked, self._found)
-        coefficient = _of_number(view.coefficient)
-        return None if base is None or coefficient is None else base * coefficient % _PRIME
+        coefficient = of_number(view.coefficient)
+        return None if base is None or coefficient is None else base * coefficient % PRIME
 
     def _asked(self, term: Term) -> Iterable[Term]:
-        return terms_of(term) if term.operation in (COMBINE, CONTRACT) or not _has_laws(term) else ()
+        return terms_of(term) if term.operation in (COMBINE, CONTRACT) or not has_laws(term) else ()
 
     def _found(self, term: Term) -> int | None:
         operation = term.operation
@@ -64,7 +64,7 @@ class _Interpretation:
                 if number is None:
                     return None
                 total += number
-            return total % _PRIME
+            return total % PRIME
         if operation is CONTRACT:
             return self._of_product(term)
         if operation is EXPONENTIAL:
@@ -74,16 +74,16 @@ class _Interpretation:
             base = self.of(term.operands[0])
             (exponent,) = term.attributes
             return None if base is None else _power(base, exponent)
-        if _has_laws(term):
-            return None if self._other_laws else _square(term.id)
+        if has_laws(term):
+            return None if self._other_laws else square(term.id)
         return self._of_function(term)
 
     def _of_function(self, term: Term) -> int:
         """One number for what is computed in one way of values with equal numbers, as parts of a value are."""
         numbers = [self._known.get(operand.term) for operand in term.operands]
         if not numbers or None in numbers:
-            return _square(term.id)
-        return _square(hash((term.operation, term.attributes, *numbers)) % _PRIME)
+            return square(term.id)
+        return square(hash((term.operation, term.attributes, *numbers)) % PRIME)
 
     def _of_product(self, term: Term) -> int | None:
         result = 1
@@ -91,19 +91,19 @@ class _Interpretation:
             size = term.index_sizes[i]
             if not isinstance(size, int):
                 return None
-            result = result * size % _PRIME
+            result = result * size % PRIME
         for operand in term.operands:
             number = self.of(operand)
             if number is None:
                 return None
-            result = result * number % _PRIME
+            result = result * number % PRIME
         return result
 
 
 _EVERY_LAW, _RING_ALONE = _Interpretation(other_laws=True), _Interpretation(other_laws=False)
 
 
-def _has_laws(term: Term) -> bool:
+def has_laws(term: Term) -> bool:
     """Whether a lemma on products may know more of a term than that it is one."""
     operation = term.operation
     return (
@@ -118,10 +118,10 @@ def _has_laws(term: Term) -> bool:
     )  # fmt: skip
 
 
-def _square(number: int) -> int:
+def square(number: int) -> int:
     """A square other than zero and one, one for each number."""
-    root = (number + 2) * _MULTIPLIER % _PRIME
-    return root * root % _PRIME
+    root = (number + 2) * _MULTIPLIER % PRIME
+    return root * root % PRIME
 
 
 def _power(base: int, exponent: object) -> int | None:
@@ -129,13 +129,13 @@ def _power(base: int, exponent: object) -> int | None:
     if not isinstance(exponent, Fraction) or base == 0:
         return None
     if exponent.denominator == 1:
-        return pow(base, exponent.numerator % (_PRIME - 1), _PRIME)
-    if exponent.denominator % _ORDER == 0 or pow(base, _ORDER, _PRIME) != 1:
+        return pow(base, exponent.numerator % (PRIME - 1), PRIME)
+    if exponent.denominator % ORDER == 0 or pow(base, ORDER, PRIME) != 1:
         return None
-    return pow(base, exponent.numerator * pow(exponent.denominator, -1, _ORDER) % _ORDER, _PRIME)
+    return pow(base, exponent.numerator * pow(exponent.denominator, -1, ORDER) % ORDER, PRIME)
 
 
-def _of_number(value: object) -> int | None:
-    if not isinstance(value, Fraction) or value.denominator % _PRIME == 0:
+def of_number(value: object) -> int | None:
+    if not isinstance(value, Fraction) or value.denominator % PRIME == 0:
         return None
-    return value.numerator * pow(value.denominator, -1, _PRIME) % _PRIME
+    return value.numerator * pow(value.denominator, -1, PRIME) % PRIME

@@ -64,11 +64,12 @@ def prove_one_more(
     search = search and case.spec.program.is_real and case.implementation.program.is_real
     pool, mesh = case.pool, case.implementation.program.mesh
     spec_terms = {v.term for v in case.spec.values.values() if isinstance(v, View)}
-    deadline, asked = time.thread_time() + _MAX_SECONDS, set[tuple[Term, View]]()
-    for spec_node, impl_node, order in _in_orders(case, different):
+    deadline, asked = time.thread_time() + _MAX_SECONDS, set[tuple[Term, View, bool]]()
+    for question in _questions(case, different):
         if time.thread_time() > deadline:
             return None
-        left, right = case.spec.view(spec_node), case.implementation.view(impl_node)
+        order, searches = question.order, search and not question.likely
+        left, right = case.spec.view(question.spec_node), case.implementation.view(question.impl_node)
         if left is None or right is None:
             continue
         left = left if order is None else permute(left, order)
@@ -76,40 +77,51 @@ def prove_one_more(
             if found.term is expected.term or found.term in spec_terms or found.term in pool.aliases:
                 continue
             alias = alias_of(expected, found)
-            if alias is None or (found.term, alias) in asked:
+            if alias is None or (found.term, alias, searches) in asked:
                 continue
-            asked.add((found.term, alias))
+            asked.add((found.term, alias, searches))
             try:
                 with pool.budget.node(_MAX_STEPS):
-                    proof = _proved(pool, expected, found, search=search and order is None)
+                    proof = _proved(pool, expected, found, search=searches)
             except BudgetExceededError:
                 exhausted.add(f"{_MAX_STEPS} steps of normal forms for a question")
                 continue
             if proof is not None:
                 pool.replace(found.term, alias)
-                names = spec_node.name, impl_node.name
+                names = question.spec_node.name, question.impl_node.name
                 return ProvedEquality(repr(expected.term), repr(found.term), proof, *names, placements, order)
     return None
 
 
-def _in_orders(
-    case: Diagnosis, different: Callable[[], Collection[str]]
-) -> Iterator[tuple[torch.fx.Node, torch.fx.Node, tuple[int, ...] | None]]:
-    """Pairs of nodes, in the order of the dimensions that they have; then those that evaluate alike in other orders."""
-    for spec_output, impl_output in case.failed:
-        if spec_output.name not in different():
-            yield spec_output.node, impl_output.node, None
+@dataclasses.dataclass(frozen=True)
+class _Question:
+    """Whether two nodes have one value, with the spec's dimensions in an ``order`` (None: their own).
+
+    ``likely``: they evaluate alike; whether they are equal is asked of products alone.
+    """
+
+    spec_node: torch.fx.Node
+    impl_node: torch.fx.Node
+    likely: bool = False
+    order: tuple[int, ...] | None = None
+
+
+def _questions(case: Diagnosis, different: Callable[[], Collection[str]]) -> Iterator[_Question]:
+    """Pairs that evaluate alike, from the inside out: what contains them is small then; others; other orders."""
     relations = NodeRelations(case)
     chain = relations.unrelated_chain()
     likely = likely_pairs(relations, chain)
-    yield from ((*pair, None) for pair in likely)
-    yield from ((*pair, None) for pair in _pairs(relations, chain[:_MAX_SPEC_NODES], different))
+    yield from (_Question(*pair, likely=True) for pair in likely)
+    failed = ((spec.node, impl.node) for spec, impl in case.failed if spec.name not in different())
+    yield from (_Question(*pair) for pair in failed)
+    yield from (_Question(*pair) for pair in _pairs(relations, chain[:_MAX_SPEC_NODES], different))
+    yield from (_Question(*pair) for pair in (() if different() else likely))
     for spec_node, impl_node in () if different() else likely:
         left, right = case.spec.view(spec_node), case.implementation.view(impl_node)
         assert left is not None
         assert right is not None
         orders = other_orders(left, right, case.implementation.program.mesh)
-        yield from ((spec_node, impl_node, order) for order in orders)
+        yield from (_Question(spec_node, impl_node, likely=True, order=order) for order in orders)
 
 
 def _pairs(

@@ -19,6 +19,7 @@ from verifycompile.lowering.lower import Lowering
 from verifycompile.program import Mesh
 from verifycompile.refinement.fingerprint import likely_fingerprint
 from verifycompile.refinement.relations import NodeRelations
+from verifycompile.refinement.two_places import sums_at_two_places
 
 _MAX_RANK = 5
 """Of values whose dimensions are taken in every order."""
@@ -35,28 +36,28 @@ def likely_pairs(relations: NodeRelations, chain: Sequence[torch.fx.Node]) -> li
     open_nodes = (
         n for term, nodes in relations.impl_by_term.items() if term not in relations.spec_by_term for n in nodes
     )
-    for node, number in _numbered(implementation, open_nodes):
-        holders.setdefault(number, []).append(node)
+    for node, view in _different(implementation, open_nodes):
+        number = likely_fingerprint(view)
+        for held in [number] if number else dict.fromkeys(sums_at_two_places(view, range(len(sizes)))):
+            holders.setdefault(held, []).append(node)
     found: list[Pair] = []
-    for node, _ in _numbered(relations.spec, chain) if holders else ():
-        view = relations.spec.view(node)
-        assert view is not None
+    for node, view in _different(relations.spec, chain) if holders else ():
         numbers = [likely_fingerprint(view.scaled(Fraction(1, count))) for count in summed]
+        numbers = numbers if any(numbers) else list(sums_at_two_places(view, ()))
         found.extend((node, other) for number in numbers if number for other in holders.get(number, ()))
     return found
 
 
-def _numbered(
+def _different(
     lowering: Lowering, nodes: Iterator[torch.fx.Node] | Sequence[torch.fx.Node]
-) -> Iterator[tuple[torch.fx.Node, int]]:
-    """Nodes with numbers, one of those that have the same value in the same layout."""
+) -> Iterator[tuple[torch.fx.Node, View]]:
+    """Nodes with their values, one of those that have the same value in the same layout."""
     seen: set[View] = set()
     for node in nodes:
         view = lowering.view(node)
-        number = None if view is None or view in seen else likely_fingerprint(view)
-        if view is not None and number:
+        if view is not None and view not in seen:
             seen.add(view)
-            yield node, number
+            yield node, view
 
 
 def other_orders(left: View, right: View, mesh: Mesh | None) -> Iterator[tuple[int, ...]]:
