@@ -184,6 +184,7 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
     from verifycompile.agreement.held_again import HeldAlike, held_by_program, held_numbers
     from verifycompile.agreement.together import ranks_together, verify_together
     from verifycompile.capture.numbers.constructions import verify_again_where_constructions_differ
+    from verifycompile.capture.ranks.one_rank import open_places
     from verifycompile.capture.single_device.spec import READ
     from verifycompile.frontends.frame import CompiledFrame
 
@@ -219,13 +220,13 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
     if not report or own is None or channel is None or len(ranks) == 1:
         return checked
     tensors = held_by_program(implementation, own, channel.rank, example_inputs)
-    held = [*tensors, *held_numbers(own.numbers, ranks)]
-    return _holding(checked, HeldAlike(own.frame, frame.function, channel, held, example_inputs), options)
+    numbers = held_numbers(open_places(gm, example_inputs, frame, options.in_placements or ()), ranks)
+    held = [*tensors, *numbers]
+    alike = HeldAlike(own.frame, frame.function, channel, ranks, held=held, values=example_inputs)
+    return _holding(checked, alike, options)
 
 
 def _holding(checked: CheckedGraph, held: HeldAlike, options: Options) -> CheckedGraph:
-    if not held.held:
-        return checked
     only_warns, frame = options.on_unproved == "warn", frame_under_compilation()
     at_calls = functools.partial(comparing_at_calls, held=held, frame=frame, only_warns=only_warns)
     return dataclasses.replace(checked, at_calls=at_calls)

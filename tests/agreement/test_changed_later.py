@@ -53,9 +53,15 @@ def test_what_changes_at_every_call_is_compared_a_number_of_times_and_then_named
     assert outcomes["often"] == [OFTEN] * 2
 
 
+def test_what_changes_at_every_call_is_still_compared_now_and_then(outcomes: dict[str, list[str]]) -> None:
+    """Rank 1 writes another number at the 66th call alone, and the 128th change is compared."""
+    assert outcomes["seldom"] == [f"call 128: {DIFFERING.format('scale', 'Layer.forward')}"] * 2
+
+
 OFTEN = (
     "`scale` changes between calls of `Layer.forward`, and was the same on all ranks each of the 64 times that it was "
-    "compared; it is compared no longer. Change it inside of what is compiled, where it is verified, to be sure of it."
+    "compared; from now on it is compared at one change in 64. Change it inside of what is compiled, where it is "
+    "verified, to be sure of it."
 )
 DIFFERING = (
     "unproved VC208: `{}` was written to, or is another tensor, since `{}` was verified, and ranks 0 and 1 hold other "

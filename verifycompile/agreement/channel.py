@@ -73,6 +73,10 @@ class Channel:
         """This rank begins to capture ``frame``."""
         self._begun[frame] += 1
 
+    def times_begun(self, frame: str) -> int:
+        """As often on every rank."""
+        return self._begun[frame]
+
     def stop(self, frame: str, reason: str) -> None:
         """This rank has no program of ``frame``, and says why, so that nobody waits for it."""
         key = self._stopped(frame, self.rank, self._begun[frame])

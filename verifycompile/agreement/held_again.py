@@ -1,16 +1,17 @@
-"""Tensors that ranks held alike when a graph was verified, and its open numbers, at the calls that follow.
+"""What ranks had alike when a graph was verified, at the calls that follow: tensors, and what each call decides.
 
 Torch counts the writes to a tensor. A call compares these counts with those of the call before; ranks speak to each
 other only where one differs, or where another tensor has come in, as from the next of the layers that share a graph.
-Of a Python number that the graph leaves open they speak where it is another one than at the call before.
+Of sizes and Python numbers that the graph leaves open they speak where one differs from the call before; also where a
+call runs another of the graphs that were compiled of its code, and where wrappers begin or cease to reduce gradients.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import enum
 import itertools
-import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -25,29 +26,37 @@ from verifycompile.captured_notes import OwnCapture
 from verifycompile.program import Program
 from verifycompile.torch_interface.data_parallel.outer_ddp import sent_by_ddp
 from verifycompile.torch_interface.dynamo.returned import called_between
+from verifycompile.torch_interface.guards.wrapper_guards import reductions_now
 from verifycompile.torch_interface.operators.contents import own_part, writes_to
 from verifycompile.torch_interface.operators.elements import real_tensors
 from verifycompile.torch_interface.ranks.mesh import line_through
 
 MOST_COMPARISONS = 64
-"""Of the tensors of one graph, and of its numbers: what changes before each call would be sent for at each call."""
+"""Of what changes before each call the ranks speak so often, and from then on at one change in so many."""
+
+
+class Kind(enum.Enum):
+    """What a call takes or decides. The value: what is said where it is another than at the call before."""
+
+    TENSOR = "was written to, or is another tensor, since `{}` was verified"
+    NUMBER = "is another number than at the call of `{}` before"
+    GRAPH = "is not the one of the call before"
+    REDUCTION = "is not as at the call before"
 
 
 @dataclasses.dataclass(frozen=True)
 class Held:
-    """A tensor, or a number of Python, that ranks hold alike.
+    """What ranks have alike. ``position``: among the inputs of the graph; negative where it is none of them.
 
-    ``position``: among the inputs of the graph. ``ranks``: those that hold it alike, this one among them.
-
-    ``is_trained``: the optimizer writes to it, which is no part of what is compared. ``is_number``: it is a number, of
-    which torch makes another tensor at each call.
+    ``ranks``: those that have it alike, this one among them. ``is_trained``: the optimizer writes to it, which is no
+    part of what is compared.
     """
 
     name: str
     position: int
     ranks: tuple[int, ...]
     is_trained: bool = False
-    is_number: bool = False
+    kind: Kind = Kind.TENSOR
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +73,10 @@ _alike: dict[tuple[int, tuple[int, ...]], _Known] = {}
 """A tensor, by its identity, and ranks that hold it alike -> the tensor, and the number of writes to it by then."""
 
 
+_running: weakref.WeakKeyDictionary[Channel, dict[tuple[str, tuple[int, ...]], str]] = weakref.WeakKeyDictionary()
+"""Of the graphs of one code, which the ranks run together, the one that ran last; by its frame and the ranks."""
+
+
 def trained_alike() -> dict[int, tuple[int, ...]]:
     """The most ranks that were found to hold a parameter that is trained alike, by its identity and its gradient's."""
     found: dict[int, tuple[int, ...]] = {}
@@ -77,70 +90,100 @@ def trained_alike() -> dict[int, tuple[int, ...]]:
 
 
 class HeldAlike:
-    """The tensors and open numbers of one graph, which are alike when this is made.
+    """What is alike of one graph when this is made.
 
-    ``frame``: its name on every rank; ``function``: what it runs. ``values``: the inputs of the graph.
+    ``frame``: its name on every rank; ``function``: what it runs. ``ranks``: those that run it together. ``values``:
+    the inputs of the graph.
     """
 
     def __init__(
-        self, frame: str, function: str, channel: Channel, held: Iterable[Held], values: Sequence[Any]
+        self,
+        frame: str,
+        function: str,
+        channel: Channel,
+        ranks: Sequence[int],
+        *,
+        held: Iterable[Held],
+        values: Sequence[Any],
     ) -> None:
         self.function, self.channel = function, channel
-        tensors_first = sorted(held, key=operator.attrgetter("is_number"))
-        by_position = {item.position: item for item in tensors_first}  # what is a number is no tensor
+        decided = [Held(f"the graph of `{function}` that runs", -1, tuple(ranks), kind=Kind.GRAPH)]
+        if reductions_now(values):
+            name = f"whether wrappers reduce the gradients of `{function}`"
+            decided.append(Held(name, -2, tuple(ranks), kind=Kind.REDUCTION))
+        tensors_first = sorted(held, key=lambda item: item.kind is Kind.NUMBER)
+        by_position = {item.position: item for item in (*decided, *tensors_first)}  # what is a number is no tensor
         self.held = tuple(by_position.values())
         self._frame = f"{frame}, at a later call"
-        self._comparisons: collections.Counter[bool] = collections.Counter()
-        self._numbers: dict[int, str] = {}
+        self._graph = f"number {channel.times_begun(frame)} of those compiled"
+        self._seen: dict[Held, str] = {}
+        self._changes: collections.Counter[Kind] = collections.Counter()
+        self._left_open: set[Held] = set()
         with real_tensors():
             self.keep(values)
 
     def keep(self, values: Sequence[Any]) -> None:
         """Each of them is alike now: it was compared, or what wrote to it was verified. ``values``: of the inputs."""
         for item in self.held:
-            value = values[item.position]
-            if item.is_number:
-                self._numbers[item.position] = _shown(value)
-            elif not self._is_known(item, tensor := own_part(value)):
+            if item in self._left_open:
+                continue
+            if item.kind is Kind.GRAPH:
+                _running.setdefault(self.channel, {})[self._frame, item.ranks] = self._graph
+            elif item.kind is not Kind.TENSOR:
+                self._seen[item] = self._value(item, values)
+            elif not self._is_known(item, tensor := own_part(values[item.position])):
                 _alike[id(tensor), item.ranks] = (weakref.ref(tensor), _writes(tensor, item))
 
     def changed(self, values: Sequence[Any]) -> list[tuple[Held, Any]]:
-        """Those of which it is not known that they are alike now, and that are still compared."""
-        compared = [item for item in self.held if not self._is_given_up(item)]
-        pairs = ((item, own_part(values[item.position])) for item in compared)
+        """Those of which it is not known that they are alike now."""
+        pairs = ((item, self._value(item, values)) for item in self.held)
         return [(item, value) for item, value in pairs if not self._is_known(item, value)]
 
     def compare(self, changed: Sequence[tuple[Held, Any]]) -> Disagreement | None:
-        """Wait for the other ranks, where they have to do the same. None: they hold the tensors alike."""
-        own = [(item, value) for item, value in changed if item.is_number or not sent_by_ddp(value)]
-        self._comparisons.update({item.is_number for item, _ in own})
-        own = [(item, value) for item, value in own if not self._is_given_up(item)]
+        """Wait for the other ranks, where they have to do the same. None: they have it alike."""
+        own = [(item, value) for item, value in changed if item.kind is not Kind.TENSOR or not sent_by_ddp(value)]
+        self._changes.update({item.kind for item, _ in own})
+        self._left_open = {item for item, _ in own if self._is_left_open(item)}
+        own = [(item, value) for item, value in own if item not in self._left_open]
         for ranks, listed in itertools.groupby(sorted(own, key=_by_ranks), key=_by_ranks):
             found = self._compared(ranks, list(listed))
             if found is not None:
                 return found
         return None
 
-    def given_up(self, changed: Sequence[tuple[Held, Any]]) -> str:
-        """What is said where tensors change so often that they are no longer compared; "" where that is not so.
+    def left_open(self) -> str:
+        """What is said once, where tensors change so often that they are compared now and then; "" where they do not.
 
         Of numbers the report says that they are taken to be the same.
         """
-        names = [item.name for item, _ in changed if not item.is_number and self._is_given_up(item)]
+        if self._changes[Kind.TENSOR] != MOST_COMPARISONS + 1:
+            return ""
+        names = [item.name for item in self.held if item in self._left_open and item.kind is Kind.TENSOR]
         return _MANY.format(names[0], self.function, MOST_COMPARISONS) if names else ""
 
-    def _is_given_up(self, item: Held) -> bool:
-        return self._comparisons[item.is_number] > MOST_COMPARISONS
+    def _is_left_open(self, item: Held) -> bool:
+        changes = self._changes[item.kind]
+        return changes > MOST_COMPARISONS and changes % MOST_COMPARISONS != 0
+
+    def _value(self, item: Held, values: Sequence[Any]) -> Any:
+        """A tensor as it is, all else as it is shown."""
+        if item.kind is Kind.TENSOR:
+            return own_part(values[item.position])
+        if item.kind is Kind.GRAPH:
+            return self._graph
+        return reductions_now(values) if item.kind is Kind.REDUCTION else _shown(values[item.position])
 
     def _is_known(self, item: Held, value: Any) -> bool:
-        if item.is_number:
-            return self._numbers.get(item.position) == _shown(value)
+        if item.kind is Kind.GRAPH:
+            return _running.get(self.channel, {}).get((self._frame, item.ranks)) == value
+        if item.kind is not Kind.TENSOR:
+            return self._seen.get(item) == value
         known = _alike.get((id(value), item.ranks))
         return known is not None and known[1] == _writes(value, item) and known[0]() is value
 
     def _compared(self, ranks: tuple[int, ...], listed: list[tuple[Held, Any]]) -> Disagreement | None:
         frame = f"{self._frame} of {list(ranks)}"
-        digests = {item.name: _shown(value) if item.is_number else content_digest(value) for item, value in listed}
+        digests = {item.name: content_digest(value) if item.kind is Kind.TENSOR else value for item, value in listed}
         digest = digest_of(digests)
         self.channel.begin(frame)
         question = self.channel.publish(frame, ranks, digest)
@@ -161,41 +204,47 @@ class HeldAlike:
         names = {**said[first], **said[other]}
         name = next(name for name in names if said[first].get(name) != said[other].get(name))
         shown = " and ".join(f"{said[rank].get(name, 'unchanged')} on rank {rank}" for rank in (first, other))
-        differ = f"it is {shown}" if self._is_number(name) else _DIFFER.format(first, other)
-        message = f"{self._named([name])}, and {differ}. {self._advice(name)}"
+        differ = _DIFFER.format(first, other) if self._kind(name) is Kind.TENSOR else f"it is {shown}"
+        message = f"{self._named([name])}, and {differ}. {_ADVICE[self._kind(name)]}"
         return Disagreement(message, ranks, frame)
 
     def _alone(self, answer: Answer, names: list[str]) -> str:
         absent = "; ".join(f"rank {rank}: {reason}" for rank, reason in itertools.islice(answer.absent.items(), 4))
         where = f"on rank {self.channel.rank} and not on all others ({absent})"
-        return f"{self._named(names)}, {where}. {self._advice(names[0])}"
+        return f"{self._named(names)}, {where}. {_ADVICE[self._kind(names[0])]}"
 
     def _named(self, names: list[str]) -> str:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        changed = _OTHER_NUMBER if self._is_number(names[0]) else _CHANGED
-        return changed.format(names[0], more, self.function)
+        kind = self._kind(names[0])
+        name = names[0] if kind in (Kind.GRAPH, Kind.REDUCTION) else f"`{names[0]}`"
+        return f"{name}{more} {kind.value.format(self.function)}"
 
-    def _advice(self, name: str) -> str:
-        return _SAME_NUMBER if self._is_number(name) else _ALIKE
-
-    def _is_number(self, name: str) -> bool:
-        return any(item.name == name for item in self.held if item.is_number)
+    def _kind(self, name: str) -> Kind:
+        """Of what another rank alone names, which it has and this one has not, a tensor."""
+        return next((item.kind for item in self.held if item.name == name), Kind.TENSOR)
 
 
-_OTHER_NUMBER = "`{}`{} is another number than at the call of `{}` before"
-_SAME_NUMBER = "Give all ranks the same number: what is proved is of ranks that have the same."
-_CHANGED = "`{}`{} was written to, or is another tensor, since `{}` was verified"
-_ALIKE = "Change it in the same way on all ranks before the call, or say how it is laid out with `param_placements`."
+_ADVICE = {
+    Kind.TENSOR: (
+        "Change it in the same way on all ranks before the call, or say how it is laid out with `param_placements`."
+    ),
+    Kind.NUMBER: "Give all ranks the same number: what is proved is of ranks that have the same.",
+    Kind.GRAPH: (
+        "Give all ranks the same sizes, flags and modules: each graph is proved of ranks that run it together."
+    ),
+    Kind.REDUCTION: "Switch it on all ranks before the same call: who reduces waits for the others.",
+}
 _MANY = (
     "`{0}` changes between calls of `{1}`, and was the same on all ranks each of the {2} times that it was compared; "
-    "it is compared no longer. Change it inside of what is compiled, where it is verified, to be sure of it."
+    "from now on it is compared at one change in {2}. Change it inside of what is compiled, where it is verified, to "
+    "be sure of it."
 )
 _DIFFER = "ranks {} and {} hold other numbers in it now"
 
 
-def held_numbers(numbers: Mapping[str, tuple[int, float]], ranks: Sequence[int]) -> list[Held]:
-    """The numbers of Python that a graph leaves open, as ``python_numbers`` finds them, which ``ranks`` have alike."""
-    return [Held(name, place, tuple(ranks), is_number=True) for name, (place, _) in numbers.items()]
+def held_numbers(places: Mapping[str, int], ranks: Sequence[int]) -> list[Held]:
+    """The sizes and numbers of Python that a graph leaves open, by name, which ``ranks`` have alike."""
+    return [Held(name, place, tuple(ranks), kind=Kind.NUMBER) for name, place in places.items()]
 
 
 def held_by_program(implementation: Program, own: OwnCapture, rank: int, values: Sequence[Any]) -> Iterator[Held]:
@@ -232,14 +281,14 @@ def comparing(
     """``compiled``, which is called with what ranks were found to hold alike, and raises where it is not.
 
     ``refuse``: told what differs; it raises, or warns where the user asked to go on. ``warn``: told once that the
-    tensors change so often that they are compared no longer.
+    tensors change so often that they are compared now and then.
     """
 
     def compare(values: Sequence[Any]) -> None:
         changed = held.changed(values)
         if found := held.compare(changed):
             refuse(found)
-        elif text := held.given_up(changed):
+        elif text := held.left_open():
             warn(text)
 
     return called_between(compiled, compare, held.keep)

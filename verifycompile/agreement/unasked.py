@@ -23,6 +23,7 @@ from verifycompile.capture.names import InputName, name_inputs
 from verifycompile.capture.ranks.one_rank import (
     constants_returned,
     held_tensors,
+    open_places,
     passed_numbers,
     places_of_results,
     python_numbers,
@@ -111,8 +112,8 @@ def compared(
         for place, (name, value) in enumerate(zip(names, example_inputs, strict=False))
         if name.name in held and id(value) not in made_anew
     ]
-    numbers = held_numbers(python_numbers(graph, example_inputs, traced.frame), ranks)
-    return HeldAlike(frame, traced.frame.function, channel, [*tensors, *numbers], example_inputs)
+    numbers = held_numbers(open_places(graph, example_inputs, traced.frame), ranks)
+    return HeldAlike(frame, traced.frame.function, channel, ranks, held=[*tensors, *numbers], values=example_inputs)
 
 
 def _tensors(traced: TracedFrame, names: Sequence[InputName]) -> dict[str, torch.Tensor]:

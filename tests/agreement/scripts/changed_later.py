@@ -163,6 +163,18 @@ def often(mesh: DeviceMesh) -> str:
     return "; ".join(str(item.message) for item in caught if "between calls" in str(item.message))
 
 
+def seldom(mesh: DeviceMesh, rank: int) -> str:
+    """The same, and rank 1 writes another number once, of which the ranks do not speak at that call."""
+    model = parallel(Layer(), mesh)
+    compiled = compiled_once(model)
+    for step in range(1, 4 * held_again.MOST_COMPARISONS):
+        model.scale.add_(2 if step == held_again.MOST_COMPARISONS + 2 and rank else 1)
+        found = said(lambda: compiled(torch.ones(4, 8)))
+        if not found.startswith("ran: "):
+            return f"call {step}: {found}"
+    return found
+
+
 @contextlib.contextmanager
 def counted() -> Any:
     begun: list[str] = []
@@ -196,7 +208,7 @@ def answers_of_rank(mesh: DeviceMesh, rank: int) -> dict[str, Any]:
     answers["right layers"], answers["wrong layers"] = layers(mesh, 3), layers(mesh, 2 + rank)
     answers["right break"], answers["wrong break"] = behind_a_break(mesh, 3), behind_a_break(mesh, 2 + rank)
     answers["trained"], answers["counting"] = trained(mesh, Layer), trained(mesh, Counting)
-    answers["often"] = often(mesh)
+    answers["often"], answers["seldom"] = often(mesh), seldom(mesh, rank)
     answers["alone"] = alone(mesh, rank)
     return answers
 

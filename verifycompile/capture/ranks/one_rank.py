@@ -122,6 +122,17 @@ def python_numbers(
     return found
 
 
+def open_places(
+    graph: torch.fx.GraphModule, values: Sequence[Any], frame: Frame, placed: Collection[str] = ()
+) -> dict[str, int]:
+    """Which inputs of a Dynamo graph are sizes of tensors, or ``python_numbers``, that it leaves open, by name."""
+    sources = [source_of(placeholder) for placeholder in graph.graph.find_nodes(op="placeholder")]
+    names = name_inputs(sources, values, frame)
+    numbers = {name: place for name, (place, _) in python_numbers(graph, values, frame, placed).items()}
+    open_ones = [place for place, value in enumerate(values) if isinstance(value, torch.SymInt)]
+    return {**numbers, **{names[place].name: place for place in open_ones if names[place].role is Role.SIZE}}
+
+
 def graphs_before(traced: TracedFrame, names: Sequence[InputName]) -> dict[str, str]:
     """By the name of an argument of the frame, what is said of the graph that returned it, where something is."""
     values = zip(names, traced.example_inputs, strict=True)

@@ -40,6 +40,25 @@ def verify_again_where_wrappers_change(graph: torch.fx.GraphModule, example_inpu
     verify_again_unless(checks, "the data-parallel wrappers are set as they were when the frame was verified")
 
 
+def reductions_now(values: Sequence[Any]) -> str:
+    """How the wrappers are switched that reduce gradients of ``values``, or whose forward runs; "" without one."""
+    parameters = (value for value in values if isinstance(value, nn.Parameter))
+    managers = map(_manager_of, parameters if _composable_state._module_state_mapping else ())
+    groups = {id(manager[1]): manager[1] for manager in managers if manager is not None}
+    wrapper = active_ddp()
+    of_ddp = [] if wrapper is None else [(wrapper.require_backward_grad_sync, True)]
+    switched = [*of_ddp, *((group.reduce_grads, group.all_reduce_grads) for group in groups.values())]
+    return ", ".join(dict.fromkeys(_REDUCTIONS[settings] for settings in switched))
+
+
+_REDUCTIONS = {
+    (True, True): "reduced",
+    (True, False): "reduced without `all_reduce`",
+    (False, True): "left for a later step",
+    (False, False): "left for a later step",
+}
+
+
 def _of_ddp(wrapper: DistributedDataParallel | None, parameters: Mapping[str, nn.Parameter]) -> Check:
     """The same wrapper, set alike, that reduces the gradients of the same among the parameters."""
     if wrapper is None:
