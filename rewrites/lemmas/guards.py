@@ -84,13 +84,11 @@ def _of_truths(holds_of: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _is_beside(pool: TermPool, shape: Shape, given: Substitution, mask: Pattern, value: str, other: str) -> bool:
-    from verifycompile.rewrites.parts.beside_masks import (
-        with_one_for,  # here, because few masks stand in what is beside them
-    )
+    from verifycompile.rewrites.parts import beside_masks  # here, because few masks stand in what is beside them
 
     one = build(pool, mask, shape, given)
     left, right = (build_product(pool, name, shape, given) for name in (value, other))
-    return [with_one_for(pool, one, view) for view in left] == right
+    return [beside_masks.with_one_for(pool, one, view) for view in left] == right
 
 
 def _is_known(pool: TermPool, shape: Shape, substitution: Substitution, name: str) -> bool:
@@ -116,25 +114,20 @@ def _reads(
     *ends: str,
 ) -> bool:  # fmt: skip
     """Whether two ranges of the line differ only where the matrix is zero for these windows."""
-    from verifycompile.rewrites.parts.sliding_matrix import (  # here, because few are read
-        LINE,
-        WINDOWS,
-        axis_along,
-        matrix_of,
-    )
+    from verifycompile.rewrites.parts import sliding_matrix  # here, because few are read
 
     (view,) = substitution.values[name]
-    matrix = matrix_of(view)
+    matrix = sliding_matrix.matrix_of(view)
     if matrix is None:
         return False
-    dims = [axis_along(view, *substitution.indices[index]) for index in (window, line)]
+    dims = [sliding_matrix.axis_along(view, *substitution.indices[index]) for index in (window, line)]
     numbers = [substitution.numbers[end] for end in (first, after, *ends)]
-    if dims != [WINDOWS, LINE] or any(int(number) != number for number in numbers):
+    if dims != [sliding_matrix.WINDOWS, sliding_matrix.LINE] or any(int(number) != number for number in numbers):
         return False
     start, stop, *spans = (int(number) for number in numbers)
     if not 0 <= start < stop <= matrix.windows:
         return False
-    low, high = matrix.hits(LINE, (start, stop - 1))
+    low, high = matrix.hits(sliding_matrix.LINE, (start, stop - 1))
     one, other = ((max(low, spans[k]), min(high, spans[k + 1] - 1)) for k in (0, 2))
     return one == other
 

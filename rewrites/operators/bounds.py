@@ -32,6 +32,8 @@ def within(pool: TermPool, index: View, size: Size, *, whole: bool = False) -> b
     If need be, for every value that an operator of the spec takes without error; that is listed as an assumption.
     ``whole``: and that it is a whole number, as the type says of what torch takes as an index.
     """
+    if index.term.operation.copies and size != 0:  # what is copied, or zero
+        return all(within(pool, view.scaled(index.coefficient), size, whole=whole) for view in index.term.operands)
     for facts in ({}, pool.facts) if pool.facts else ({},):
         used = proved(
             facts, index, size, lambda value, n: both(value >= 0, value < n, value == floor(value) if whole else both())

@@ -31,6 +31,7 @@ from tests.ir import (
     test_pieces,
     test_readings,
     test_relabel,
+    test_same_place,
     test_scalar,
     test_sign,
     test_similar,
@@ -89,6 +90,7 @@ from verifycompile.ir import (
     limit,
     pieces,
     relabel,
+    same_place,
     scalar,
     sign,
     similarity,
@@ -198,6 +200,7 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     relabel: lambda: itertools.chain(of_tests(test_relabel), of_tests(test_readings)),
     indicator: lambda: of_tests(test_indicator),
     inequality: lambda: of_tests(test_inequality),
+    same_place: lambda: of_tests(test_same_place),
     exponential: lambda: itertools.chain(
         of_tests(test_masked_exponentials, "test_what_is_positive_and_what_is_minus_infinity"),
         exponential_checks.checks(),

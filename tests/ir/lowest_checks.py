@@ -17,7 +17,8 @@ from verifycompile.ir.exponential import (
     LOGARITHM,
     MAXIMUM,
     WHERE,
-    _holds_somewhere,
+    _factors,
+    _hold_somewhere,
     _is_seen,
     exponential,
     is_positive,
@@ -29,8 +30,8 @@ from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.operators.reduction import extreme
 
 FUNCTIONS = (
-    "exponential", "_is_number", "_keeps_masks_of", "_may_be_lowest", "_is_seen", "_holds_somewhere", "_fails_somewhere",
-    "_takes_some",
+    "exponential", "_is_number", "_keeps_masks_of", "_may_be_lowest", "_is_seen", "_hold_somewhere", "_fails_somewhere",
+    "_factors", "_takes_some",
 )  # fmt: skip
 _BOUND = range(1, 2)
 
@@ -46,6 +47,8 @@ class _Values:
         self.low, self.below = b.less_equal(columns, rows), b.less(columns, rows)
         self.up, self.above = b.less_equal(rows, columns), b.less(rows, columns)
         self.near = b.less_equal(b.sub(rows, 1), columns)
+        number = b.pool.leaf("number", (3,), whole=True)
+        self.same = b.equal(b.unsqueeze(number, 1), b.unsqueeze(number, 0))
         self.infinite = b.full(math.inf, (3, 3))
         self.minus = b.scale(self.infinite, -1)
         self.hidden = self.where(self.keep, self.x, self.minus)
@@ -109,6 +112,10 @@ def _seen(v: _Values) -> Iterator[tuple[View, bool]]:
     yield where(v.of(v.below, v.near), x, minus), False
     yield where(b.negate(v.of(v.low, v.near)), minus, x), True
     yield where(b.negate(v.of(v.low, v.keep)), minus, x), False
+    yield where(v.same, x, minus), True
+    yield where(v.of(v.low, v.same), x, minus), True
+    yield where(b.negate(v.of(v.low, v.same)), minus, x), True
+    yield where(v.of(v.below, v.same), x, minus), False
     yield from ((masked[0], False), (v.most(x, masked[0]), False))
     third = [b.unsqueeze(value, 2) for value in (b.add(v.rows, 1), v.columns)]
     later = b.less_equal(b.add(third[0], b.iota(3)), third[1])
@@ -188,7 +195,7 @@ def _sums_of_masks() -> None:
     counted = b.sum(of_both, [2])
     for mask in (total, counted):
         assert mask.term.operation is CONTRACT
-        assert not _holds_somewhere(mask, _BOUND)
+        assert not _hold_somewhere(_factors(mask), _BOUND)
 
 
 def _ranges() -> None:

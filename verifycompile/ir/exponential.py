@@ -6,7 +6,7 @@ With these, the shift by a maximum that every stable softmax carries cancels: ``
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import TypeGuard
 
@@ -21,7 +21,7 @@ from verifycompile.ir.algebra import (
     multiply_views,
     open_view,
 )
-from verifycompile.ir.indicator import NOT, is_indicator, negate
+from verifycompile.ir.indicator import EQUAL, NOT, is_indicator, negate
 from verifycompile.ir.inequality import are_attained, is_attained
 from verifycompile.ir.pieces import CONCATENATE, STACK
 from verifycompile.ir.scalar import ONE, Scalar
@@ -118,7 +118,7 @@ def _is_seen(view: View, bound: range) -> bool:
         condition, *branches = opened.operands
         then, otherwise = (v.scaled(view.coefficient) for v in branches)
         if is_minus_infinity(otherwise) and not may_be_lowest(then):
-            return _holds_somewhere(condition, bound)
+            return _hold_somewhere(_factors(condition), bound)
         return is_minus_infinity(then) and not may_be_lowest(otherwise) and _fails_somewhere(condition, bound)
     if view.term.operation is not COMBINE:
         return False
@@ -126,18 +126,20 @@ def _is_seen(view: View, bound: range) -> bool:
     return len(masked) == 1 and _is_negative(masked[0].coefficient) and _fails_somewhere(masked[0], bound)
 
 
-def _holds_somewhere(mask: View, bound: range) -> bool:
-    """Whether some index of those in ``bound`` fulfils all inequalities of a mask, whatever the others are."""
-    together = mask.term.operation is CONTRACT and not mask.term.summed
-    parts = open_view(mask).operands if together else (mask,)
-    return are_attained(parts, bound)
+def _hold_somewhere(masks: Sequence[View], bound: range) -> bool:
+    """Whether some index of those in ``bound`` fulfils all masks, whatever the others are."""
+    if all(mask.term.operation is not EQUAL for mask in masks):
+        return are_attained(masks, bound)
+    from verifycompile.ir.same_place import hold_at_same_place  # here, because few masks compare data
+
+    return hold_at_same_place(masks, bound)
 
 
 def _fails_somewhere(mask: View, bound: range) -> bool:
     if mask.term.operation is NOT:
-        return _holds_somewhere(open_view(mask).operands[0], bound)
-    if mask.term.operation is CONTRACT and not mask.term.summed:
-        return any(_fails_somewhere(part, bound) for part in open_view(mask).operands)
+        return _hold_somewhere(_factors(open_view(mask).operands[0]), bound)
+    if len(factors := _factors(mask)) > 1:
+        return any(_fails_somewhere(factor, bound) for factor in factors)
     return is_attained(mask, bound, opposite=True)
 
 
@@ -218,6 +220,12 @@ def _logarithm_of_factor(pool: TermPool, factor: View) -> View:
     return elementwise(pool, LOGARITHM, (), (factor,))
 
 
+def _factors(view: View) -> list[View]:
+    """Those of a product; else the view itself."""
+    is_product = view.term.operation is CONTRACT and not view.term.summed
+    return list(open_view(view).operands) if is_product else [view]
+
+
 def product_factors(pool: TermPool, view: View) -> list[View] | None:
     """The factors of a product, at most one of which is not known to be positive; None where more are not.
 
@@ -232,10 +240,8 @@ def product_factors(pool: TermPool, view: View) -> list[View] | None:
         common = common_factors(pool, view)
         if common is not None:
             return common
-    plain = view.term.operation is CONTRACT and not view.term.summed
-    factors = list(open_view(view).operands) if plain else [view]
-    positive = [f for f in factors if is_positive(f)]
-    rest = [f for f in factors if not is_positive(f)]
+    positive = [f for f in _factors(view) if is_positive(f)]
+    rest = [f for f in _factors(view) if not is_positive(f)]
     if len(rest) > 1 and positive:
         rest = [multiply_views(pool, *rest)]
     return [*rest, *positive] if len(rest) <= 1 else None
@@ -261,7 +267,7 @@ def _is_positive(term: Term) -> bool:
         return True
     if len(masks) == 1 and masks[0].term.operation is RANGE:
         return _takes_some(masks[0], term.summed_indices)
-    return are_attained(masks, term.summed_indices)
+    return _hold_somewhere(masks, term.summed_indices)
 
 
 def _takes_some(within: View, bound: range) -> bool:

@@ -22,7 +22,7 @@ from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.inequality_blocks import block_of
 from verifycompile.ir.pieces import concatenated_dim, opened_stack, pieces_of
 from verifycompile.ir.relabel import UnalignedError, narrow, substitute
-from verifycompile.ir.scalar import NonFiniteScalarError
+from verifycompile.ir.scalar import ONE, NonFiniteScalarError
 from verifycompile.ir.sign import is_positive_sum
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import CONSTANT, Digit, Term, TermPool, View, terms_of
@@ -170,6 +170,8 @@ class _Places:
                 return total
         labels = tuple(range(len(shape)))
         output = labels[:free]
+        # Where the mask was the only factor, ones are summed.
+        factors = factors or [self.pool.constant(ONE, shape)]
         return contract(self.pool, factors, tuple(labels for _ in factors), output, frozenset(labels[free:]))
 
     def _blocks(
