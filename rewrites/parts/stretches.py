@@ -118,7 +118,10 @@ def joined(pool: TermPool, views: Sequence[View], dim: int) -> View:
                 merged.append(piece)
             else:
                 merged[-1] = both
-    return merged[0] if len(merged) == 1 else _concatenation(pool, merged, dim)
+    if len(merged) == 1:
+        return merged[0]
+    of_one = all(view.shape[dim] == 1 for view in merged)
+    return stacked(pool, merged, dim) if of_one else _concatenation(pool, merged, dim)
 
 
 def _neighbours(pool: TermPool, left: View, right: View, dim: int) -> View | None:
