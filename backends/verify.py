@@ -75,7 +75,6 @@ from verifycompile.torch_interface.training_step.saved_tensors import (
 
 if TYPE_CHECKING:
     from verifycompile.agreement.held_again import HeldAlike
-    from verifycompile.agreement.unasked import Written
     from verifycompile.capture import Results
 
 log = logging.getLogger(__name__)
@@ -242,41 +241,29 @@ def _passed(
     gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options, frame: Frame, *, is_wrapped: bool
 ) -> CheckedGraph | None:
     """What becomes of a graph that is no part of a parallel program. None: the ranks run other graphs of ``frame``."""
-    written = _written_alike(gm, example_inputs)
+    reason = _NO_GRADIENTS if is_wrapped else _NOTHING_PARALLEL
+    if job_store() is None:
+        return _unasked(reason)
+    # Here, and not above: a job under the flag compiles plain models too, for which none of this is imported.
+    from verifycompile.agreement.held_again import HeldAlike
+    from verifycompile.agreement.unasked import Unasked, compared, differing, said_before, written_alike
+
+    unasked = Unasked.of(gm, example_inputs)
+    written = written_alike(unasked)
     ranks = () if is_wrapped or is_whole_program(frame.code) else ranks_before(example_inputs)
     if not ranks and written is None:
-        return _unasked(_NO_GRADIENTS) if is_wrapped else _telling(_unasked(_NOTHING_PARALLEL), gm, example_inputs)
-    from verifycompile.agreement.held_again import HeldAlike
-    from verifycompile.agreement.unasked import compared, differing
-
+        # A parallel graph may take its results, and asks what it is.
+        said = "" if is_wrapped else said_before(unasked)
+        passed = _unasked(reason)
+        return dataclasses.replace(passed, at_calls=functools.partial(telling, said=said)) if said else passed
     ranks = ranks if written is None else written.ranks
-    found = compared(gm, example_inputs, ranks, written)
+    found = compared(unasked, gm, example_inputs, ranks, written)
     if isinstance(found, HeldAlike):
         return _holding(_unasked(_ALIKE, ranks), found, options)
     if written is None and not found.absent and any(map(returned_layout, example_inputs)):
         return None
     report = differing(frame, ranks, found, written, only_warns=options.on_unproved == "warn")
     return CheckedGraph(apply_waivers(report, options.waivers))
-
-
-def _written_alike(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Written | None:
-    """A parameter that ranks of a job hold alike and that the graph writes to, as the step of an optimizer does."""
-    if job_store() is None:
-        return None
-    from verifycompile.agreement.unasked import written_alike
-
-    return written_alike(gm, example_inputs)
-
-
-def _telling(checked: CheckedGraph, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> CheckedGraph:
-    """``checked``, which says of its results what it is: in a job, a parallel graph may take them."""
-    if job_store() is None:
-        return checked
-    from verifycompile.agreement.unasked import said_before
-
-    if not (said := said_before(gm, example_inputs)):
-        return checked
-    return dataclasses.replace(checked, at_calls=functools.partial(telling, said=said))
 
 
 def _require_one_graph(frame: Frame) -> None:

@@ -7,6 +7,7 @@ parallel program: where every rank computes the same with what it holds, that is
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
@@ -35,7 +36,7 @@ from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.program import SourceLocation
 from verifycompile.torch_interface.data_parallel.outer import Outer
 from verifycompile.torch_interface.data_parallel.outer_ddp import ranks_of_ddp
-from verifycompile.torch_interface.dynamo.effects import effects_of
+from verifycompile.torch_interface.dynamo.effects import Effects, effects_of
 from verifycompile.torch_interface.dynamo.frames import Frame, TracedFrame, traced_frame_under_compilation
 from verifycompile.torch_interface.dynamo.graph_text import graph_text
 from verifycompile.torch_interface.dynamo.returned import graph_that_returned, ranks_before
@@ -44,6 +45,31 @@ from verifycompile.torch_interface.operators.contents import own_part
 from verifycompile.torch_interface.operators.recorded_values import hints_of
 from verifycompile.torch_interface.training_step.gradient_hooks import registered_hooks
 from verifycompile.torch_interface.training_step.optimizers import steps_parts_of_parameters
+
+
+@dataclasses.dataclass(frozen=True)
+class Unasked:
+    """The Dynamo graph under compilation, of which nothing is asked. Each of its properties is found out once."""
+
+    traced: TracedFrame
+
+    @classmethod
+    def of(cls, graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Unasked:
+        return cls(traced_frame_under_compilation(graph, example_inputs))
+
+    @functools.cached_property
+    def names(self) -> tuple[InputName, ...]:
+        sources = [source_of(node) for node in self.traced.graph.graph.find_nodes(op="placeholder")]
+        return name_inputs(sources, self.traced.example_inputs, self.traced.frame)
+
+    @functools.cached_property
+    def effects(self) -> Effects:
+        return effects_of(self.traced.graph)
+
+    @functools.cached_property
+    def held_alike(self) -> dict[int, tuple[int, ...]]:
+        """The ranks that hold a parameter alike, by the identities of the parameter and of its gradient."""
+        return {**trained_alike(), **ranks_of_ddp()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,30 +83,29 @@ class Written:
     is_gradient: bool
 
 
-def written_alike(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Written | None:
+def written_alike(unasked: Unasked) -> Written | None:
     """The first parameter of those that most ranks hold alike, or else the first gradient.
 
     Other tensors are compared when a verified graph takes them. None where each rank updates other parameters by right,
     which are sent to all ranks afterwards. A rank that reads parameters alone writes to none.
     """
-    if job_channel() is None or steps_parts_of_parameters():
+    if steps_parts_of_parameters():
         return None
-    traced = traced_frame_under_compilation(graph, example_inputs)
-    values = traced.example_inputs
+    values = unasked.traced.example_inputs
     leaves = [value for value in values if isinstance(value, torch.Tensor) and value.is_leaf]
-    alike = _held_alike() if leaves else {}
+    alike = unasked.held_alike if leaves else {}
     if not any(id(value) in alike for value in leaves):
         return None
-    names = _names(traced)
     found = [
-        Written(names[place].name, alike[id(values[place])], not values[place].requires_grad)
-        for place in effects_of(traced.graph).written
+        Written(unasked.names[place].name, alike[id(values[place])], not values[place].requires_grad)
+        for place in unasked.effects.written
         if isinstance(values[place], torch.Tensor) and id(values[place]) in alike
     ]
     return max(found, key=lambda item: (not item.is_gradient, len(item.ranks)), default=None)
 
 
 def compared(
+    unasked: Unasked,
     graph: torch.fx.GraphModule,
     example_inputs: Sequence[Any],
     ranks: Sequence[int],
@@ -95,14 +120,13 @@ def compared(
     """
     channel = job_channel()
     assert channel is not None
-    traced = traced_frame_under_compilation(graph, example_inputs)
+    traced, names = unasked.traced, unasked.names
     frame = f"{identity_of(traced.frame)}, of which nothing is asked"
-    names = _names(traced)
-    made_anew = set[int]() if written is None else _made_anew(traced.example_inputs)
+    made_anew = set[int]() if written is None else _made_anew(unasked)
     held = held_tensors(traced, names, Outer()) if written is None else _tensors(traced, names)
     if written is not None and written.is_gradient:
         held = {name: value for name, value in held.items() if id(value) not in made_anew}
-    digest = _digest(traced, names, held) or digest_of(["of rank", channel.rank])
+    digest = _digest(unasked, held) or digest_of(["of rank", channel.rank])
     channel.begin(frame)
     answer = channel.answers(channel.publish(frame, ranks, digest), digest, waiting_time())
     if not answer.agrees:
@@ -121,26 +145,16 @@ def _tensors(traced: TracedFrame, names: Sequence[InputName]) -> dict[str, torch
     return {name.name: own_part(value) for name, value in values if isinstance(value, torch.Tensor)}
 
 
-def _held_alike() -> dict[int, tuple[int, ...]]:
-    """The ranks that hold a parameter alike, by the identities of the parameter and of its gradient."""
-    return {**trained_alike(), **ranks_of_ddp()}
-
-
-def _made_anew(values: Sequence[Any]) -> set[int]:
+def _made_anew(unasked: Unasked) -> set[int]:
     """The identities of gradients of what ranks hold alike, and of what compiled graphs returned."""
-    tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    alike = _held_alike()
-    gradients = {id(value) for value in tensors if id(value) in alike and not value.requires_grad}
+    tensors = [value for value in unasked.traced.example_inputs if isinstance(value, torch.Tensor)]
+    gradients = {id(value) for value in tensors if id(value) in unasked.held_alike and not value.requires_grad}
     return gradients | {id(value) for value in tensors if graph_that_returned(value) or ranks_before([value])}
 
 
-def said_before(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> str:
+def said_before(unasked: Unasked) -> str:
     """A digest of the Dynamo graph under compilation, for the one that takes its results; "" where it has none."""
-    if job_channel() is None:
-        return ""
-    traced = traced_frame_under_compilation(graph, example_inputs)
-    names = _names(traced)
-    return _digest(traced, names, held_tensors(traced, names, Outer()))
+    return _digest(unasked, held_tensors(unasked.traced, unasked.names, Outer()))
 
 
 def differing(
@@ -189,13 +203,14 @@ _WRITING_ALONE = (
 )
 
 
-def _digest(traced: TracedFrame, names: Sequence[InputName], held: Mapping[str, torch.Tensor]) -> str:
+def _digest(unasked: Unasked, held: Mapping[str, torch.Tensor]) -> str:
     """Of all that is said of the graph; "" where that does not say what it computes."""
-    return digest_of(list(_said(traced, names, held))) if _is_comparable(traced) else ""
+    return digest_of(list(_said(unasked, held))) if _is_comparable(unasked.traced) else ""
 
 
-def _said(traced: TracedFrame, names: Sequence[InputName], held: Mapping[str, torch.Tensor]) -> Iterator[Any]:
+def _said(unasked: Unasked, held: Mapping[str, torch.Tensor]) -> Iterator[Any]:
     """All of which the results, and the gradients, of a Dynamo graph are a function."""
+    traced, names = unasked.traced, unasked.names
     yield torch.is_grad_enabled()
     compared = {**held, **passed_numbers(traced, names)}
     for name, value in zip(names, traced.example_inputs, strict=True):
@@ -204,16 +219,11 @@ def _said(traced: TracedFrame, names: Sequence[InputName], held: Mapping[str, to
             content = None if tensor is None else content_digest(tensor)
             yield [name.name, str(value.dtype), value.requires_grad, content, graph_that_returned(value)]
     yield graph_text(traced.graph)
-    yield content_digest(torch.get_rng_state()) if effects_of(traced.graph).draws else None
+    yield content_digest(torch.get_rng_state()) if unasked.effects.draws else None
     yield list(constants_returned(traced).items())
     yield places_of_results(traced)
     yield list(hints_of(traced.example_inputs).values())
     yield list(python_numbers(traced.graph, traced.example_inputs, traced.frame).items())
-
-
-def _names(traced: TracedFrame) -> tuple[InputName, ...]:
-    sources = [source_of(node) for node in traced.graph.graph.find_nodes(op="placeholder")]
-    return name_inputs(sources, traced.example_inputs, traced.frame)
 
 
 def _is_comparable(traced: TracedFrame) -> bool:
