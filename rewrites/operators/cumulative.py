@@ -16,7 +16,7 @@ from verifycompile.ir.algebra import combine, contract, iota
 from verifycompile.ir.build import Label
 from verifycompile.ir.pieces import CONCATENATE, concatenated_dim, pieces_of, whole_dim_of_fresh
 from verifycompile.ir.relabel import insert_dim
-from verifycompile.ir.scalar import as_scalar
+from verifycompile.ir.scalar import ONE, as_scalar
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
@@ -36,6 +36,10 @@ def cumsum(b: Builder, self: View, dim: int, dtype: torch.dtype | None) -> View:
 def cumulative_sum(b: Builder, view: View, dim: int) -> View:
     """At each position of ``dim`` the sum of all elements up to it; of a slice with zeros around it, a sum of all."""
     position = b.dim(view, dim)
+    if not view.uses(position):
+        labels: tuple[Label, ...] = tuple(range(view.rank))
+        count = combine(b.pool, [iota(b.pool, view.shape[position]), b.pool.constant(ONE, (view.shape[position],))])
+        return contract(b.pool, [view, count], [labels, (position,)], labels, frozenset())
     found = _found_in(view, position)
     place = iota(b.pool, found.source.shape[position])
     shifted = combine(b.pool, [place, b.pool.constant(Fraction(found.moved), place.shape)])
@@ -48,7 +52,7 @@ def cumulative_sum(b: Builder, view: View, dim: int) -> View:
     if found.last + found.moved != view.shape[position] - 1:  # else no position is further on
         masks.append(indicator.less_equal(b.pool, place, b.pool.constant(as_scalar(found.last), place.shape)))
         inputs.append((position,))
-    labels: tuple[Label, ...] = tuple(range(view.rank))
+    labels = tuple(range(view.rank))
     output = tuple("up to" if label == position else label for label in labels)
     return contract(b.pool, [found.source, *masks], [labels, *inputs], output, frozenset({position}))
 

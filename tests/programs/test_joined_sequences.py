@@ -150,3 +150,25 @@ def test_running_sum_by_the_parts_before(mistake: str) -> None:
             out_placements={"output.0": SEQUENCE},
         )
     assert report.verdict is (Verdict.REFUTED if mistake else Verdict.VERIFIED), str(report)
+
+
+@pytest.mark.parametrize("mistake", ["", "from zero"])
+def test_positions_that_a_sum_of_ones_counts(mistake: str) -> None:
+    def of_rank(mesh: Any) -> Callable[[Tensor], Tensor]:
+        first = 0 if mistake else mesh.get_local_rank() * 2
+        return lambda x: x * torch.sin(0.1 * (torch.arange(x.size(1)) + first))
+
+    def spec(x: Tensor) -> Tensor:
+        return x * torch.sin(0.1 * (torch.ones_like(x).cumsum(1) - 1))
+
+    with fake_mesh_world((4,), ("cp",), rank=1) as mesh:
+        report = verifycompile.verify(
+            None,
+            (torch.randn(2, 2, requires_grad=True),),
+            build=lambda: of_rank(mesh),
+            spec=spec,
+            mesh=mesh,
+            in_placements={"x": SEQUENCE},
+            out_placements={"output.0": SEQUENCE},
+        )
+    assert report.verdict is (Verdict.REFUTED if mistake else Verdict.VERIFIED), str(report)
