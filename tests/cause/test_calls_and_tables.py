@@ -86,6 +86,19 @@ def with_slopes(mesh, wrong):
     return program
 
 
+def turned(x):
+    return x * torch.arange(x.shape[0]).sqrt().cos()[:, None]
+
+
+def turned_by_turns(mesh, wrong):
+    def program(x):
+        count, rank = x.shape[0], mesh.get_local_rank()
+        own = torch.arange(count) * RANKS + rank if wrong else torch.arange(count) + rank * count
+        return x * own.sqrt().cos()[:, None]
+
+    return program
+
+
 def experts(x, p, w):
     return torch.einsum("te,ted->td", p, torch.einsum("ti,eid->ted", x, w))
 
@@ -284,6 +297,11 @@ MISTAKES = {
         sloped, with_slopes, (numbers(5, 2, 3), numbers(5, 2, 3)), {"q": COLUMNS, "k": COLUMNS}, ROWS, "VC117",
         "slopes = 2.0 ** (-8.0 / heads * torch.arange(1, heads + 1))",
         "for 4 entries, as the spec does, and take the rank's 2 entries from the rank's coordinate on `x` times 2 on",
+    ),
+    "positions that ranks count in turns": Mistake(
+        turned, turned_by_turns, (numbers(3, 4),), {"x": ROWS}, ROWS, "VC117",
+        "own = torch.arange(count) * RANKS + rank if wrong else torch.arange(count) + rank * count",
+        "for 6 entries, as the spec does, and take the rank's 3 entries from the rank's coordinate on `x` times 3 on",
     ),
     "weights of experts twice": Mistake(
         experts, weighted, (numbers(3, 4), numbers(3, 4), numbers(2, 4, 5)), {"w": ROWS}, WHOLE, "VC108",

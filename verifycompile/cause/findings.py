@@ -108,7 +108,8 @@ def _of_first(finding: Finding, cause: Cause, suffix: str, *, alone: bool, of_an
     told = finding.code in OWN_PART_CODES and not (finding.code in _OF_PLACES and cause.move.code in others)
     # What mends two values that are taken for each other leaves the part as it is: it is right further on.
     told = told and (is_shown or cause.move.kind[0] not in (*_EXCHANGES, "bound"))
-    told = told or (finding.code == cause.move.code == "VC101" and is_shown) or finding.code in _OF_TURNS
+    told = told or (finding.code == cause.move.code == "VC101" and is_shown)
+    told = told or (finding.code in _OF_TURNS and cause.move.code not in _OF_PLACES)  # wrong positions look like turns
     # Nobody writes the factor of a derivative: how the gradient leaves the program says more.
     told = told or (cause.move.inserts and cause.move.code == "VC103" and is_backward(cause.node))
     is_here = _same_line(place, finding.impl_location)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch.fx
 
 from verifycompile.cause.draft import Draft
 from verifycompile.cause.moves.move import Move
 from verifycompile.program import OutputKind, SourceLocation
-from verifycompile.torch_interface.source_lines.model_lines import model_location_of
+from verifycompile.torch_interface.source_lines.model_lines import is_made_by_autograd, model_location_of
 from verifycompile.torch_interface.source_lines.source import at_line
 from verifycompile.torch_interface.source_lines.value_names import is_backward
 from verifycompile.torch_interface.training_step.gradient_marks import noted_owner
@@ -27,7 +27,7 @@ def by_line(moves: Iterable[Move], draft: Draft) -> Iterator[tuple[Move, ...]]:
     are tried by themselves behind all of them together. What one expression of the line made is tried before the line.
     """
     lines: dict[object, dict[str, Move]] = {}
-    expressions: dict[object, dict[object, dict[str, Move]]] = {}
+    parts: dict[object, dict[object, dict[str, Move]]] = {}
     later: list[Move] = []
     for move in moves:
         place = _place(move, draft)
@@ -38,18 +38,41 @@ def by_line(moves: Iterable[Move], draft: Draft) -> Iterator[tuple[Move, ...]]:
             yield (move,)
         else:
             later.append(move)
-        column = None if place is None else place.column
-        expressions.setdefault(line, {}).setdefault(column, {}).setdefault(move.node, move)
+        for part in (None if place is None else place.column, _operands_of(move, draft)):
+            parts.setdefault(line, {}).setdefault(part, {}).setdefault(move.node, move)
     for line, nodes in lines.items():
-        of_line = [*expressions[line].values(), nodes] if len(expressions[line]) > 1 else [nodes]
-        for together in of_line if line is not None else ():
-            if len(together) > 1:
-                yield tuple(together.values())
+        together = {tuple(group): tuple(group.values()) for group in (*parts[line].values(), nodes)}
+        yield from (group for group in together.values() if line is not None and len(group) > 1)
     for move in later:
         yield (move,)
 
 
-def line_of(move: Move, draft: Draft) -> object:
+def _operands_of(move: Move, draft: Draft) -> tuple[str, ...]:
+    """By what operators the operands of a move's node are computed: in a backward pass, what is derived of what."""
+    return tuple(
+        str(operand.target) for operand in draft.node(move.node).all_input_nodes if operand.op != "placeholder"
+    )
+
+
+def _parts_of(moves: Sequence[Move], draft: Draft) -> list[object]:
+    """What the same change of several graphs has in common: the line and the expressions of it, or the operands.
+
+    What autograd computes has the line that called for the backward pass, which is another one in each graph.
+    """
+    nodes = [draft.node(move.node) for move in moves]
+    is_derived = all(map(is_made_by_autograd, nodes)) and moves[0].kind[0] == "reduce"
+    line = _line_of(moves[0], draft)
+    if line is None:
+        return []
+    line = str(nodes[0].target) if is_derived else line
+    places = [_place(move, draft) for move in moves]
+    columns = frozenset(None if place is None else place.column for place in places)
+    operands = {_operands_of(move, draft) for move in moves}
+    found: list[object] = [] if is_derived else [(line, columns)]
+    return found + ([(line, *operands)] if len(operands) == 1 else [])
+
+
+def _line_of(move: Move, draft: Draft) -> object:
     """What changes of one line have in common; None for one that is told by itself."""
     return _line_at(_place(move, draft), move, draft)
 
@@ -76,3 +99,32 @@ def _becomes_a_gradient(node: torch.fx.Node, draft: Draft) -> bool:
     while node not in gradients and len(node.users) == 1:
         (node,) = node.users
     return node in gradients
+
+
+def of_all_graphs(
+    changes: Iterable[Change], places: Callable[[Sequence[Move], Draft], Iterable[object]], least: int = 1
+) -> list[list[Change]]:
+    """The same changes of one place in ``least`` graphs; of several in one graph the last of those at most nodes."""
+    found: dict[object, dict[int, Change]] = {}
+    for draft, moves in changes:
+        for place in places(moves, draft):
+            of_place = found.setdefault((place, moves[0].kind), {})
+            if len(moves) >= len(of_place.get(id(draft), (draft, ()))[1]):
+                of_place[id(draft)] = draft, moves
+    alike = [list(of_place.values()) for of_place in found.values() if len(of_place) >= least]
+    several = {tuple((id(draft), moves) for draft, moves in together): together for together in alike}
+    return sorted(several.values(), key=len, reverse=True)
+
+
+def of_line(moves: Sequence[Move], draft: Draft) -> list[object]:
+    """The line of a change and its expressions, and the outputs that lack a sum."""
+    outputs = draft.program.outputs if moves[0].kind[0] == "reduce" else ()
+    returned: list[object] = [output.name for output in outputs if output.node.name == moves[0].node]
+    return [*returned, *_parts_of(moves, draft)]
+
+
+def in_graph(moves: Sequence[Move], draft: Draft) -> list[object]:
+    """What a line that begins a backward pass is for: in several graphs it is another one."""
+    target = str(draft.node(moves[0].node).target)
+    operands = {_operands_of(move, draft) for move in moves}
+    return [target, (target, *operands)] if len(operands) == 1 else [target]

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import itertools
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import torch.fx
 
@@ -22,8 +22,18 @@ from verifycompile.cause.derivatives import are_derivatives, with_derivatives, w
 from verifycompile.cause.draft import Draft
 from verifycompile.cause.failures import UNFIT, UNKNOWN
 from verifycompile.cause.frontier import Frontier, first_lost, frontier, held_with, reaches
-from verifycompile.cause.lines import Change, line_of
-from verifycompile.cause.moves.kinds import AT_FIRST, Kinds, Stage, arranged, as_spec, likely, missing, of_places
+from verifycompile.cause.lines import Change, in_graph, of_all_graphs, of_line
+from verifycompile.cause.moves.kinds import (
+    AT_FIRST,
+    Kinds,
+    Stage,
+    arranged,
+    as_spec,
+    likely,
+    missing,
+    of_places,
+    scaled,
+)
 from verifycompile.cause.moves.move import Move
 from verifycompile.cause.subject import OneGraph, Subject
 from verifycompile.cause.summands import at_first_summand, with_origin
@@ -277,9 +287,7 @@ class _Search(Changed):
         """The same change at one line that ranks run in graphs of their own, or of one output that these return, as one
         cause for each graph.
         """
-        for changes in _of_all_graphs(
-            self._changes(trial, outcome, wanted_of(outcome), stage, None), _of_line, least=2
-        ):
+        for changes in of_all_graphs(self._changes(trial, outcome, wanted_of(outcome), stage, None), of_line, least=2):
             if self.over:
                 return ()
             steps = [Step(*change, outcome.wrong) for change in changes]
@@ -328,10 +336,11 @@ class _Search(Changed):
         changed = {step.draft: step.moves for step in steps}
         changes = (
             change
-            for change in self.moves(trial, after, after.wrong, stage.kinds)
+            for kinds in (stage.kinds, *((scaled,) if any(step.moves[0].takes_means for step in steps) else ()))
+            for change in self.moves(trial, after, after.wrong, kinds)
             if change[0] in changed and are_derivatives(change, changed[change[0]])
         )
-        for together in _of_all_graphs(changes, _in_graph) if len(steps) > 1 else ([change] for change in changes):
+        for together in of_all_graphs(changes, in_graph) if len(steps) > 1 else ([change] for change in changes):
             if self.over:
                 return None
             if self.mend(trial, after, together):
@@ -455,32 +464,6 @@ class _Search(Changed):
             self.undo()
         unmended = tuple(sorted(outcome.wrong | (_unknown(outcome) & outcome.backward) | self._lacking))
         return tuple(dataclasses.replace(item, proved=proved, unmended=unmended) for item in causes) if proved else ()
-
-
-def _of_all_graphs(
-    changes: Iterable[Change], places: Callable[[Move, Draft], Collection[object]], least: int = 1
-) -> list[list[Change]]:
-    """The same changes of one place in ``least`` graphs; of several in one graph the last of those at most nodes."""
-    found: dict[object, dict[int, Change]] = {}
-    for draft, moves in changes:
-        for place in places(moves[0], draft):
-            of_place = found.setdefault((place, moves[0].kind), {})
-            if len(moves) >= len(of_place.get(id(draft), (draft, ()))[1]):
-                of_place[id(draft)] = draft, moves
-    alike = (list(of_place.values()) for of_place in found.values() if len(of_place) >= least)
-    return sorted(alike, key=len, reverse=True)
-
-
-def _of_line(move: Move, draft: Draft) -> list[object]:
-    """The line of a change, and the outputs that lack a sum."""
-    line, outputs = line_of(move, draft), draft.program.outputs if move.kind[0] == "reduce" else ()
-    returned: list[object] = [output.name for output in outputs if output.node.name == move.node]
-    return returned if line is None else [*returned, line]
-
-
-def _in_graph(move: Move, draft: Draft) -> list[object]:
-    """What a line that begins a backward pass is for: in several graphs it is another one."""
-    return [str(draft.node(move.node).target)]
 
 
 def _forward(outcome: Outcome) -> frozenset[str]:

@@ -74,29 +74,41 @@ def calls_of_spec(scene: Scene) -> Iterator[Move]:
 
 def tables_of_spec(scene: Scene) -> Iterator[Move]:
     """Each table that is computed of no input, alike on all ranks, as the rank's part of the spec's: heads' slopes."""
-    spec: dict[object, list[torch.fx.Node]] = {}
-    for theirs in _tables(scene.spec.graph.graph.nodes):
-        spec.setdefault(_made_by(theirs), []).append(theirs)
-    latest = list(reversed(_tables(scene.order)))
-    for node in sorted(latest, key=lambda node: _is_line_of_spec(scene, node)):
-        is_made = computed(node) or node.op == "get_attr"
-        own = shape_of(node)
-        is_alike = is_made and is_floating(node) and not scene.differing(node)
-        for theirs in spec.get(_made_by(node), ()) if is_alike else ():
-            dim, whole = grown_dim(node, theirs), shape_of(theirs)
-            for axis in scene.axes if dim is not None and len(_closed(theirs)) <= _MOST_STEPS else ():
-                if dim is not None and whole[dim] == own[dim] * scene.ranks((axis,)):  # pyright: ignore[reportOperatorIssue]  # sizes
-                    yield _part_of_table(scene, node, theirs, dim, axis)
+    alike = [node for node in reversed(_tables(scene.order)) if is_floating(node) and not scene.differing(node)]
+    for node in sorted(alike, key=lambda node: _is_line_of_spec(scene, node)):
+        yield from _parts_of_tables(scene, node, is_alike=True)
 
 
-def _tables(nodes: Iterable[torch.fx.Node]) -> list[torch.fx.Node]:
-    """The tensors that are computed of no input, and those that the graph holds."""
-    closed: dict[torch.fx.Node, None] = {}
+def positions_of_spec(scene: Scene) -> Iterator[Move]:
+    """Each table that is computed of the rank's numbers alone, as the rank's part of the spec's: positions that ranks
+    count otherwise.
+    """
+    given = {item.node for item in scene.draft.program.inputs}
+    numbers = [node for node in scene.order if node not in given and not is_tensor(node)]
+    for node in _tables(scene.order, numbers) if scene.values else ():
+        if scene.differing(node) and not is_view(node.target):
+            yield from _parts_of_tables(scene, node, is_alike=False)
+
+
+def _parts_of_tables(scene: Scene, node: torch.fx.Node, *, is_alike: bool) -> Iterator[Move]:
+    own = shape_of(node)
+    for theirs in _tables(scene.spec.graph.graph.nodes) if computed(node) or node.op == "get_attr" else ():
+        if is_alike and _made_by(theirs) != _made_by(node):
+            continue
+        dim, whole = grown_dim(node, theirs), shape_of(theirs)
+        for axis in scene.axes if dim is not None and len(_closed(theirs)) <= _MOST_STEPS else ():
+            if dim is not None and whole[dim] == own[dim] * scene.ranks((axis,)):  # pyright: ignore[reportOperatorIssue]  # sizes
+                yield _part_of_table(scene, node, theirs, dim, axis, is_alike=is_alike)
+
+
+def _tables(nodes: Iterable[torch.fx.Node], numbers: Iterable[torch.fx.Node] = ()) -> list[torch.fx.Node]:
+    """The tensors that are computed of no input, but for ``numbers`` of the rank, and those that the graph holds."""
+    closed: dict[torch.fx.Node, None] = dict.fromkeys(numbers)
     for node in nodes:
         is_made = node.op in ("call_function", "get_attr") and is_tensor(node)
         if is_made and closed.keys() >= {*node.all_input_nodes}:
             closed[node] = None
-    return list(closed)
+    return list(filter(is_tensor, closed))
 
 
 def _made_by(table: torch.fx.Node) -> object:
@@ -108,7 +120,9 @@ def _closed(node: torch.fx.Node) -> list[torch.fx.Node]:
     return [step for step in node.graph.nodes if step in needed]
 
 
-def _part_of_table(scene: Scene, node: torch.fx.Node, theirs: torch.fx.Node, dim: int, axis: int) -> Move:
+def _part_of_table(
+    scene: Scene, node: torch.fx.Node, theirs: torch.fx.Node, dim: int, axis: int, *, is_alike: bool
+) -> Move:
     def apply(draft: Draft) -> None:
         program = draft.spec or scene.spec
         spec = {own.name: own for own in program.graph.graph.nodes}
@@ -130,6 +144,10 @@ def _part_of_table(scene: Scene, node: torch.fx.Node, theirs: torch.fx.Node, dim
         alike = f"{value} is computed for {length} entries, alike on all ranks of {over}"
         part = f"the rank's {length} entries from the rank's coordinate on {over} times {length} on"
         message = f"{alike}, where the spec has {size}{where}"
+        if not is_alike:
+            message = (
+                f"{value} is computed of the rank, and is not its part over {over} of what the spec computes{where}"
+            )
         return message, f"compute {value} for {size} entries, as the spec does, and take {part}"
 
     return Move(("table", dim, axis), node.name, "VC117", texts, apply)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from verifycompile.cause.moves.arrangements import arranged_before_cut, cut_as_others, neighbouring_positions
 from verifycompile.cause.moves.as_other_ranks import lines_of_other_ranks
-from verifycompile.cause.moves.as_spec import calls_of_spec, missing_summands, tables_of_spec
+from verifycompile.cause.moves.as_spec import calls_of_spec, missing_summands, positions_of_spec, tables_of_spec
 from verifycompile.cause.moves.before_reductions import reduced_operands
 from verifycompile.cause.moves.boundary import other_input_placements, other_output_placements
 from verifycompile.cause.moves.collectives import (
@@ -200,7 +200,12 @@ def unlikely(scene: Scene) -> tuple[Iterator[Move], ...]:
 
 
 def last(scene: Scene) -> tuple[Iterator[Move], ...]:
-    return (other_operands(scene), component_placements(scene, (Role.INPUT,)), whole_inputs(scene))
+    return (
+        positions_of_spec(scene),
+        other_operands(scene),
+        component_placements(scene, (Role.INPUT,)),
+        whole_inputs(scene),
+    )
 
 
 def arranged(scene: Scene) -> tuple[Iterator[Move], ...]:

@@ -65,6 +65,11 @@ class Move:
         """Whether it adds a call where the program has none."""
         return self.kind[0] in ("reduce", "scale")
 
+    @property
+    def takes_means(self) -> bool:
+        """Whether it takes the mean over ranks, of which the derivative is a share."""
+        return self.kind[:2] == ("reduce", "avg")
+
 
 @dataclasses.dataclass(frozen=True)
 class Scene:
