@@ -32,7 +32,6 @@ class Layout(Numbers):
         *views: View,
         cores: str = "",
         fresh: Mapping[str, Size] | None = None,
-        summed: str = "",
     ) -> View:
         """Apply an operation that reads the dimensions in ``cores`` wholly and in order.
 
@@ -43,7 +42,7 @@ class Layout(Numbers):
         signature = Signature(
             inputs,
             output,
-            frozenset(summed.split()),
+            frozenset(),
             tuple((label,) for label in cores.split()),
             {label: size for label, size in (fresh or {}).items()},  # noqa: C416 - the key type widens to Label
         )

@@ -25,6 +25,7 @@ from tests.certificate import (
 from tests.ir import (
     exponential_checks,
     lowest_checks,
+    test_algebra,
     test_indicator,
     test_inequality,
     test_masked_exponentials,
@@ -37,6 +38,7 @@ from tests.ir import (
     test_similar,
     test_size,
     test_sliding,
+    test_squares,
     test_term,
     test_validate,
     test_window,
@@ -131,6 +133,15 @@ from verifycompile.rewrites.parts import (
 )
 from verifycompile.rewrites.side_conditions import formula, index_arithmetic, smt_lib, solver, trials
 
+_SUMS = (
+    "test_a_sum_over_a_part_is_the_part_of_the_sum",
+    "test_partial_sums_pass_linear_operations",
+    "test_sums_of_linear_operations_over_any_dimensions_have_their_values",
+    "test_sums_of_chosen_rows_and_of_diagonals_have_their_values",
+    "test_a_sum_without_summands_is_zero_and_zero_times_infinity_is_refused",
+    "test_counters_of_shards_join",
+    "test_counters_join_beside_other_summands_and_slices_of_counters_are_counters",
+)
 _WHOLE_VALUES = "test_whole_concatenations_and_windows_are_what_they_are_said_to_be"
 CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     statement: statement_checks.checks,
@@ -150,7 +161,7 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     results: result_checks.checks,
     lower: lambda: itertools.chain(lower_checks.checks(), call_checks.checks()),
     elements: call_checks.element_checks,
-    algebra: infinity_checks.checks,
+    algebra: lambda: itertools.chain(infinity_checks.checks(), of_tests(test_algebra, *_SUMS), of_tests(test_squares)),
     elementwise: infinity_checks.checks,
     builder: infinity_checks.checks,
     sizes: size_checks.checks,
@@ -210,7 +221,10 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
 """Modules of the checker, with what must hold of each."""
 FUNCTIONS: Mapping[ModuleType, Collection[str]] = {
     lower: (*lower_checks.FUNCTIONS, *call_checks.FUNCTIONS),
-    algebra: infinity_checks.ALGEBRA,
+    algebra: (
+        *infinity_checks.ALGEBRA, "sum_over", "_sum_single", "_whole_sum", "_push_linear", "_sum_keeping_rank",
+        "_merge_counting", "_without_fixed_digits",
+    ),
     elementwise: ("mul", "_is_infinite"),
     builder: ("scale",),
     quotients: shares_checks.FUNCTIONS,
@@ -231,11 +245,42 @@ _MAY_CHANGE = (
     "not (self._may_hold(view, depth) or (is_elementwise(view.term) and self._may_hold_index(view.term, depth)) or "
     "may_decide(self._mask.term, view.term) or may_look_up(self._pool, self._mask.term, view.term, depth))"
 )
+_OTHER_FORM = "the same value in another form: it can cost a proof"
+_ORDER = "dimensions in another order, by which a sum is found again"
+_LINEAR = "(operation.linear or operation.jointly_linear)"
+_CONSTANT_COUNTER = "v.term.operation is IOTA and any((d[0] == CONSTANT for d in v.axes[0]))"
 _TAKES_A_LIST = "any((isinstance(argument, (list, tuple)) for argument in node.args))"
 _GIVES_NO_LIST = "not isinstance(node.meta.get('val'), (list, tuple))"
 _ONLY_LOOKED_AT = "what may hold nothing is looked at for nothing"
 SAME: Mapping[ModuleType, Mapping[str, str]] = {
     recorded: {"`True` for `symbols_of(program) - {*program.coordinates} or program.size_values`": _FASTER},
+    algebra: {
+        "`False` for `not bound`": _FASTER,
+        "`True` for `known is None`": _FASTER,
+        "`all((view.shape[d] == 0 for d in bound))` for `any((view.shape[d] == 0 for d in bound))`": _FASTER,
+        "`view.coefficient >= 0` for `view.coefficient > 0`": "a sum of which the coefficient is zero is not noted",
+        "`True` for `digit[0] != CONSTANT`": _ORDER,
+        "`d <= free` for `d < free`": _ORDER,
+        "`True` for `d < free`": _ORDER,
+        **{
+            f"`not fixed or {other}` for `not fixed or not {_LINEAR} or has_windows([view])`": _OTHER_FORM
+            for other in ("has_windows([view])", f"not {_LINEAR}")
+        },
+        f"`False` for `not {_LINEAR}`": _FASTER,
+        f"`operation.linear` for `{_LINEAR[1:-1]}`": _OTHER_FORM,
+        "`False` for `operation.jointly_linear`": _OTHER_FORM,
+        "`False` for `d not in through_fresh`": _OTHER_FORM,
+        "`True` for `operand.uses(d)`": "an operand that does not use a dimension is as many times itself",
+        "`True` for `rest`": _FASTER,
+        "`False` for `d in dims`": "dimensions that were summed are dropped",
+        f"`False` for `not any(({_CONSTANT_COUNTER} for v in operands))`": _FASTER,
+        f"`v.term.operation is IOTA` for `{_CONSTANT_COUNTER}`": _FASTER,
+        "`d[0] != CONSTANT` for `d[0] == CONSTANT`": _OTHER_FORM,
+        "`view.term.operation is not IOTA` for "
+        "`view.term.operation is not IOTA or not any((d[0] == CONSTANT for d in view.axes[0]))`": (
+            "digits of a counter join again"
+        ),
+    },
     statement: {"`True` for `program.size_values or any(map(is_derived_number, sizes_of(given)))`": _FASTER},
     beside_masks: {
         "`True` for `key not in pool.answers`": _FASTER,

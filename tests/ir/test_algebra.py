@@ -366,7 +366,9 @@ def test_a_sum_without_summands_is_zero_and_zero_times_infinity_is_refused() -> 
     with pytest.raises(NonFiniteScalarError, match="zero times infinity"):
         multiply_views(b.pool, b.pool.zero((3, 2)), b.pool.leaf("w", (3, 2)), infinite)
     assert multiply_views(b.pool, b.pool.zero((3, 2)), b.pool.leaf("w", (3, 2))).is_zero
-    nothing = combine(b.pool, [b.pool.leaf("w", (3, 2)), infinite.scaled(as_scalar(0))])  # no number: infinity may be in it
+    nothing = combine(
+        b.pool, [b.pool.leaf("w", (3, 2)), infinite.scaled(as_scalar(0))]
+    )  # no number: infinity may be in it
     assert has_infinity(nothing)
 
 
@@ -379,6 +381,50 @@ def test_counters_of_shards_join() -> None:
     assert joined.axes == (((0, 1, 4), (1, 1, 3)),)
     wrong = combine(pool, [rank.scaled(as_scalar(2)), local])
     assert wrong.term.operation is COMBINE
+
+
+def test_counters_join_beside_other_summands_and_slices_of_counters_are_counters() -> None:
+    leaves: Leaves = {}
+    pool = TermPool()
+    x = leaf(pool, leaves, 4, 3)
+    rank, local = relabel.insert_dim(iota(pool, 4), 1), relabel.insert_dim(iota(pool, 3), 0)
+    joined = combine(pool, [rank.scaled(as_scalar(3)), x, local, pool.constant(as_scalar(5), (4, 3))])
+    expected = leaves["x0"] + torch.arange(12.0).reshape(4, 3) + 5
+    torch.testing.assert_close(Evaluator(leaves).view(joined), expected)
+    assert iota(pool, 12).term in [view.term for view in joined.term.operands]
+    last = relabel.insert_dim(relabel.select(relabel.reshape(iota(pool, 12), (4, 3)), 0, 2), 0)
+    assert (
+        combine(pool, [last, rank.scaled(as_scalar(3)), pool.constant(as_scalar(-6), (4, 3))]).term
+        is iota(pool, 12).term
+    )
+    row = relabel.insert_dim(relabel.select(x, 0, 1), 0)
+    for other, value in ((x, leaves["x0"]), (row, leaves["x0"][1])):
+        view = combine(pool, [last, other, pool.constant(as_scalar(-1), (4, 3))])
+        torch.testing.assert_close(Evaluator(leaves).view(view), torch.arange(5.0, 8.0) + value + torch.zeros(4, 3))
+
+
+def test_sums_of_chosen_rows_and_of_diagonals_have_their_values() -> None:
+    """What is chosen stays chosen, and a diagonal through what an operation makes is summed behind it."""
+    leaves: Leaves = {}
+    b = Builder(TermPool())
+    x, y, w, z = (
+        leaf(b.pool, leaves, 2, 3, 4),
+        leaf(b.pool, leaves, 2, 3, 4),
+        leaf(b.pool, leaves, 3, 2),
+        leaf(b.pool, leaves, 4, 7),
+    )
+    evaluator = Evaluator(leaves)
+    whole = contract(b.pool, [x, z], ["rij", "jn"], ("r", "i", "n"), frozenset("j"))  # type: ignore[list-item]
+    row = relabel.select(whole, 0, 1)
+    total = contract(b.pool, [row, w], ["in", "ik"], ("k", "i"), frozenset("n"))  # type: ignore[list-item]
+    torch.testing.assert_close(evaluator.view(total), torch.einsum("in,ik->ki", evaluator.view(row), leaves["x2"]))
+    assert same(sum_over(b.pool, row, [1]), relabel.select(sum_over(b.pool, whole, [2]), 0, 1))
+    columns = relabel.permute(relabel.insert_dim(relabel.select(b.mul(x, y), 2, 1), 1, 4), (2, 0, 1))
+    joined = b.concatenate([columns, relabel.permute(x, (1, 0, 2))], 0)
+    torch.testing.assert_close(evaluator.view(sum_over(b.pool, joined, [2])), evaluator.view(joined).sum(2))
+    padded = b.pad(z, 0, 2, 7)
+    diagonal = View(padded.coefficient, padded.term, (7,), tuple(((0, 1, 7),) for _ in padded.axes))
+    torch.testing.assert_close(evaluator.view(sum_over(b.pool, diagonal, [0])), evaluator.view(padded).trace())
 
 
 def test_factors_must_agree_on_sizes() -> None:

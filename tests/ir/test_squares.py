@@ -8,7 +8,8 @@ from fractions import Fraction
 import pytest
 import sympy
 
-from verifycompile.ir.algebra import sum_over
+from verifycompile.ir.algebra import combine, sum_over
+from verifycompile.ir.relabel import insert_dim
 from verifycompile.ir.squares import note_sum_of_squares
 from verifycompile.ir.term import CONSTANT, LEAF, TermPool, View, identity_view
 from verifycompile.rewrites.squares import is_sum_of_squares
@@ -55,3 +56,16 @@ def test_what_is_summed_of_squares_is_noted_and_of_a_negative_multiple_is_not(wh
         total = sum_over(pool, whole.scaled(coefficient), [0])
         assert len(pool.noted_squares) == noted
         assert is_sum_of_squares(pool, total) is False  # until both programs are lowered again
+
+
+def test_what_is_summed_of_anything_else_is_not_noted(whole: View) -> None:
+    """Neither sums of other values, nor of a negative multiple of squares, whatever sign the form of the sum has."""
+    pool = TermPool()
+    sum_over(pool, whole, [0])
+    assert not pool.noted_squares
+    lower, upper = (pool.leaf(name, shape) for name, shape in (("a", (4,)), ("b", (4, 6))))
+    value = combine(pool, [upper, insert_dim(lower, 1, 6).scaled(Fraction(-3))]).unscaled()
+    note_sum_of_squares(pool, value)
+    assert pool.learn()
+    assert sum_over(pool, value.scaled(Fraction(-1)), [1]).coefficient > 0
+    assert len(pool.noted_squares) == 1

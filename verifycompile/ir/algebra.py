@@ -338,8 +338,7 @@ def _whole_sum(pool: TermPool, view: View, free: int) -> View | None:
     """
     operation = view.term.operation
     fixed = [(i, j) for i, axis in enumerate(view.axes) for j, digit in enumerate(axis) if digit[0] == CONSTANT]
-    arithmetic = operation in (CONTRACT, COMBINE) or operation.linear or operation.jointly_linear
-    if not fixed or not arithmetic or has_windows([view]):
+    if not fixed or not (operation.linear or operation.jointly_linear) or has_windows([view]):
         return None
     # Each fixed digit becomes a dimension in front of those that are summed.
     axes = [[(d + len(fixed) if d >= free else d, low, size) for d, low, size in axis] for axis in view.axes]
@@ -360,7 +359,7 @@ def _push_linear(pool: TermPool, view: View, free: int) -> View | None:
     """Move sums through a linear operation; None where no summed dimension can move."""
     term = view.term
     operation = term.operation
-    if not (operation.linear or operation.jointly_linear) or term.summed:
+    if not (operation.linear or operation.jointly_linear):
         return None
     opened = open_view(view)
     bound = range(free, view.rank)
@@ -389,8 +388,6 @@ def _push_linear(pool: TermPool, view: View, free: int) -> View | None:
 
 def _sum_keeping_rank(pool: TermPool, view: View, dims: Sequence[int]) -> View:
     """Sum over dims but keep them, with size 1."""
-    if not dims:
-        return view
     result = sum_over(pool, view, dims)
     kept = [d for d in range(view.rank) if d not in dims]
     axes = tuple(tuple(g if g[0] == CONSTANT else (kept[g[0]], g[1], g[2]) for g in axis) for axis in result.axes)
@@ -533,12 +530,10 @@ def _merge_counting(pool: TermPool, operands: list[View], shape: tuple[Size, ...
     """``n * iota(m)[i] + iota(n)[j]`` is ``iota(m * n)[i, j]``: offsets of a shard join its local positions."""
     operands = _without_fixed_digits(pool, operands, shape)
     counters = [v for v in operands if v.term.operation is IOTA]
-    if len(counters) < 2:
-        return operands
     for low in counters:
         for high in counters:
             inner = low.term.index_sizes[0]
-            if high is low or high.coefficient != multiply(low.coefficient, as_scalar(inner)):
+            if high.coefficient != multiply(low.coefficient, as_scalar(inner)):
                 continue
             total = product((high.term.index_sizes[0], inner))
             joined = View(
