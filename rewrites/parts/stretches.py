@@ -120,7 +120,7 @@ def joined(pool: TermPool, views: Sequence[View], dim: int) -> View:
                 merged[-1] = both
     if len(merged) == 1:
         return merged[0]
-    of_one = all(view.shape[dim] == 1 for view in merged)
+    of_one = all(view.shape[dim] == 1 and view.term is not pool.unit for view in merged)
     return stacked(pool, merged, dim) if of_one else _concatenation(pool, merged, dim)
 
 

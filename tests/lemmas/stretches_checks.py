@@ -51,7 +51,7 @@ def checks() -> Iterator[tuple[str, Check]]:
     """All of them, by name."""
     for check in (
         _of_sizes, _of_windows, _of_one_position, _of_matrices, _of_all_positions, _of_similar_parts, _of_nested_parts, _of_repeated_values,
-        _of_stacks, _of_two_digits, _of_equal_pieces,
+        _of_stacks, _of_two_digits, _of_equal_pieces, _of_single_positions,
     ):  # fmt: skip
         yield check.__name__.strip("_"), check
     rows: tuple[tuple[Callable[[int], None], range], ...] = (
@@ -66,6 +66,15 @@ def checks() -> Iterator[tuple[str, Check]]:
     for check, seeds in rows:
         for seed in seeds:
             yield f"{check.__name__} {seed}", functools.partial(check, seed)
+
+
+def _of_single_positions() -> None:
+    """Pieces of one position each are a stack; a number among them, or a longer piece, is a piece of its own."""
+    pool = TermPool()
+    first, second, long = (pool.leaf(name, (size, 3)) for name, size in (("f", 1), ("s", 1), ("l", 2)))
+    assert joined(pool, [first, second], 0).term.operation is STACK
+    for others in ([first, pool.zero((1, 3))], [pool.zero((1, 3)), second], [first, long], [long, second]):
+        assert joined(pool, others, 0).term.operation is CONCATENATE
 
 
 def _reads_no_more(seed: int) -> None:
