@@ -10,8 +10,9 @@ from verifycompile.ir.exponential import MAXIMUM, WHERE
 from verifycompile.ir.indicator import EQUAL, LESS, LESS_EQUAL, NOT, equal, negate
 from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.relabel import merge_digits
+from verifycompile.ir.scalar import as_scalar
 from verifycompile.ir.size import Size, product
-from verifycompile.ir.term import CONSTANT, Axis, TermPool, View
+from verifycompile.ir.term import CONSTANT, Axis, TermPool, View, facts_of
 from verifycompile.ir.whole_dims import whole_dim
 from verifycompile.rewrites.finders.arithmetic import dividends, integer_leaves, integer_parts, is_arithmetic
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal
@@ -197,10 +198,19 @@ def _of_another(pool: TermPool, mask: View, own: View, other: View) -> View | No
 
 
 def _known_masks(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
-    """Masks on indices of which something is known."""
+    """Masks on indices of which something is known: they hold, or say whether the index is the exception."""
     for mask in factors if pool.facts else ():
-        if mask.term.operation.indicator and any(v.term in pool.facts for v in integer_leaves(mask)):
-            yield Proposal(KNOWN_MASK, Substitution({"m": (mask,)}), (mask,))
+        known = [v for v in integer_leaves(mask) if v.term in pool.facts] if mask.term.operation.indicator else []
+        if not known:
+            continue
+        yield Proposal(KNOWN_MASK, Substitution({"m": (mask,)}), (mask,))
+        for index in known:
+            for fact in facts_of(pool.facts, index):
+                if fact.exception is not None:
+                    is_it = equal(pool, index, pool.constant(as_scalar(fact.exception), index.shape))
+                    ways = is_it, negate(pool, is_it)
+                    for way in ways if mask not in ways else ():
+                        yield Proposal(SAME_TRUTH, Substitution({"m": (mask,), "n": (way,)}), (mask,))
 
 
 masked_sums = ProductFinder(_masked_sums, among_masks=True)

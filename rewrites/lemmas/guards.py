@@ -14,9 +14,7 @@ from verifycompile.rewrites.lemmas.build import build, build_product
 from verifycompile.rewrites.lemmas.lemma import Guard, Pattern
 from verifycompile.rewrites.lemmas.read import Shape, counts
 from verifycompile.rewrites.lemmas.substitution import Factors, Substitution
-from verifycompile.rewrites.side_conditions import formula
-from verifycompile.rewrites.side_conditions.index_arithmetic import Translator, UntranslatableError, equivalent, implied
-from verifycompile.rewrites.side_conditions.solver import holds
+from verifycompile.rewrites.side_conditions.index_arithmetic import equivalent, implied
 
 
 def is_met(pool: TermPool, guard: Guard, shape: Shape, substitution: Substitution) -> bool:
@@ -78,7 +76,7 @@ def _is_within_or(
 def _of_truths(holds_of: Callable[..., bool]) -> Callable[..., bool]:
     def is_met(pool: TermPool, shape: Shape, substitution: Substitution, given: Pattern, wanted: Pattern) -> bool:
         left, right = (build_product(pool, pattern, shape, substitution) for pattern in (given, wanted))
-        return holds_of(left, right, shape)
+        return holds_of(left, right, shape) or holds_of(left, right, shape, pool)
 
     return is_met
 
@@ -92,16 +90,7 @@ def _is_beside(pool: TermPool, shape: Shape, given: Substitution, mask: Pattern,
 
 
 def _is_known(pool: TermPool, shape: Shape, substitution: Substitution, name: str) -> bool:
-    translator = Translator(pool.facts)
-    try:
-        truth = formula.both(*(translator.truth(view) for view in substitution.values[name]))
-    except UntranslatableError:
-        return False
-    claim = formula.implies(formula.both(*translator.given.values()), truth)
-    if not translator.given or not holds(claim, translator.indices, shape):
-        return False
-    pool.assumptions.update(dict.fromkeys(translator.sources))
-    return True
+    return implied((), substitution.values[name], shape, pool)
 
 
 def _is_digit(pool: TermPool, shape: Shape, substitution: Substitution, name: str, radix: str) -> bool:

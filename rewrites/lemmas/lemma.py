@@ -74,8 +74,10 @@ GUARDS = {
     "within_or": "every element of `{0}` is a position of the index `{1}`, or the number `{2}`, which is none",
     "whole": "every element of `{0}` is a whole number",
     "digit": "every element of `{0}` is a whole number from 0 up to the whole number `{1}`",
-    "implies": "`{1}` is 1 wherever `{0}` is 1, as z3 proves at every match",
-    "equivalent": "`{0}` is 1 exactly where `{1}` is 1, as z3 proves at every match",
+    "implies": "`{1}` is 1 wherever `{0}` is 1, as z3 proves at every match, if need be for all indices that the spec "
+    "takes without error",
+    "equivalent": "`{0}` is 1 exactly where `{1}` is 1, as z3 proves at every match, if need be for all indices that "
+    "the spec takes without error",
     "beside": "`{1}` with one for `{0}` wherever that stands in it, and with what is looked up there, is `{2}`",
     "known": "`{0}` is 1 for all indices that the spec takes without error, as z3 proves at every match",
     "reads": "where `{1}` is from `{2}` up to `{3}`, `{0}` is zero at each `{4}` that is in one alone of the ranges "

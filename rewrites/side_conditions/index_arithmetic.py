@@ -11,7 +11,7 @@ from verifycompile.ir.indicator import EQUAL, LESS, LESS_EQUAL, NOT
 from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.pieces import CONCATENATE
 from verifycompile.ir.size import Size
-from verifycompile.ir.term import UNIT, IndexFact, Term, View, facts_of
+from verifycompile.ir.term import UNIT, IndexFact, Term, TermPool, View, facts_of
 from verifycompile.ir.term_property import TermProperty
 from verifycompile.rewrites.operations import FLOOR, MINIMUM, PAD, RESHAPE, SLICE, TRUNCATED
 from verifycompile.rewrites.side_conditions import formula
@@ -19,30 +19,39 @@ from verifycompile.rewrites.side_conditions.formula import Formula, Key
 from verifycompile.rewrites.side_conditions.solver import holds
 
 _COPIES = (CONCATENATE, PAD, RESHAPE, SLICE)
+_Views = Sequence[View]
 
 
-def implied(given: Sequence[View], wanted: Sequence[View], shape: tuple[Size, ...]) -> bool:
-    """Whether z3 proves that all of the wanted indicators hold wherever all of the given ones do."""
-    return _holds(formula.implies, given, wanted, shape)
+def implied(given: _Views, wanted: _Views, shape: tuple[Size, ...], known: TermPool | None = None) -> bool:
+    """Whether z3 proves that all of the wanted indicators hold wherever all of the given ones do.
+
+    ``known``: for all indices that the spec takes without error, which is noted as an assumption.
+    """
+    return _holds(formula.implies, given, wanted, shape, known)
 
 
-def equivalent(given: Sequence[View], wanted: Sequence[View], shape: tuple[Size, ...]) -> bool:
+def equivalent(given: _Views, wanted: _Views, shape: tuple[Size, ...], known: TermPool | None = None) -> bool:
     """Whether z3 proves that all of the wanted indicators hold exactly where all of the given ones do."""
-    return _holds(lambda left, right: left == right, given, wanted, shape)
+    return _holds(lambda left, right: left == right, given, wanted, shape, known)
 
 
 def _holds(
     relation: Callable[[Formula, Formula], Formula],
-    given: Sequence[View],
-    wanted: Sequence[View],
+    given: _Views,
+    wanted: _Views,
     shape: tuple[Size, ...],
+    known: TermPool | None,
 ) -> bool:
-    translator = Translator()
+    translator = Translator(known.facts if known is not None else None)
     try:
         left, right = (formula.both(*(translator.truth(view) for view in views)) for views in (given, wanted))
     except UntranslatableError:
         return False
-    return holds(relation(left, right), translator.indices, shape)
+    claim = formula.implies(formula.both(*translator.given.values()), relation(left, right))
+    is_proved = holds(claim, translator.indices, shape)
+    if is_proved and known is not None:
+        known.assumptions.update(dict.fromkeys(translator.sources))
+    return is_proved
 
 
 def is_whole(term: Term) -> bool:

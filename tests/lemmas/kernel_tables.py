@@ -13,7 +13,7 @@ import sympy
 from tests.lemmas.conditions import Check
 from verifycompile.ir.algebra import INFINITY, combine, contract, elementwise, iota, multiply_views
 from verifycompile.ir.exponential import EXPONENTIAL, MAXIMUM, POWER, REDUCE_MAX
-from verifycompile.ir.indicator import LESS, less
+from verifycompile.ir.indicator import LESS, equal, less
 from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.scalar import ONE
@@ -216,10 +216,20 @@ def _known() -> Iterator[tuple[Space, Guard, Substitution, bool]]:
         s = Space()
         mask = less(s.pool, s.index(IndexFact(None, size, "a test")), s.number(limit))
         yield s, ("known", "m"), _given({"m": [mask]}), expected
-    s = Space()  # what holds for all positions is nothing that is known of an index
-    counted = s.of(LESS, s.counter(0), s.number(3))
-    yield s, ("known", "m"), _given({"m": [counted]}), False
+    s = Space()  # what holds for all positions is known without saying more of an index
+    for limit, expected in ((3, True), (2, False)):
+        yield s, ("known", "m"), _given({"m": [s.of(LESS, s.counter(0), s.number(limit))]}), expected
     yield s, ("known", "m"), _given({"m": [s.leaf("m", 0, indicator=True)]}), False
+    for facts, expected in (
+        ((IndexFact(-1, 3, "a test"),), True), ((), False), ((IndexFact(-1, 3, "a test"), IndexFact(-2, 3, "another")), True),
+        ((IndexFact(-2, 3, "a test"),), False),
+    ):  # fmt: skip
+        s = Space()
+        index = s.index(*facts)
+        negative, exception = less(s.pool, index, s.number(0)), equal(s.pool, index, s.number(-1))
+        yield s, ("equivalent", "m", "n"), _given({"m": [negative], "n": [exception]}), expected
+        yield s, ("implies", "m", "n"), _given({"m": [negative], "n": [exception]}), expected
+        yield s, ("implies", "m", "n"), _given({"m": [exception], "n": [negative]}), True
 
 
 def _windows() -> Iterator[tuple[Space, Guard, Substitution, bool]]:

@@ -400,6 +400,14 @@ def _is_implied() -> None:
     assert not equivalent([v.mask], [v.mask], shape)
     assert implied([below], [], shape)
     assert not implied([], [below], shape)
+    within = less_equal(pool, v.b.full(0, shape), v.whole)
+    pool.facts = {v.whole.term: (IndexFact(None, 3, "a test"),)}
+    assert not implied([], [within], shape)
+    assert not implied([], [less_equal(pool, v.b.full(1, shape), v.whole)], shape, pool)
+    assert not pool.assumptions  # nothing is proved, so that nothing rests on what is known
+    assert implied([], [within], shape, pool)
+    assert equivalent([], [within], shape, pool)
+    assert list(pool.assumptions) == ["a test"]
 
 
 def _is_whole_by_construction() -> None:
