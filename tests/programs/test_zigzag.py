@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
 
 import verifycompile
+from tests.programs.forms import comm
 from tests.support import fake_mesh_world
 from verifycompile import Report, Verdict
 
@@ -186,3 +187,53 @@ def test_the_last_row_has_no_target(left_out: int, verdict: Verdict) -> None:
     rows = {"x": (Shard(0),), "y": (Shard(0),)}
     report = _report(lambda mesh: shifted(mesh, left_out), next_rows, [[4, 4], [4, 4]], in_placements=rows)
     assert report.verdict is verdict, str(report)
+
+
+def _from_both_ends(value: torch.Tensor) -> torch.Tensor:
+    """A sequence in order, as its pieces lie on the ranks one after another."""
+    first, second, third, fourth = value.chunk(4, 2)
+    return torch.cat([first, fourth, second, third], 2)
+
+
+def _in_order(value: torch.Tensor) -> torch.Tensor:
+    first, fourth, second, third = value.chunk(4, 2)
+    return torch.cat([first, second, third, fourth], 2)
+
+
+def _causal_of_pieces(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return _from_both_ends(F.scaled_dot_product_attention(*map(_in_order, (q, k, v)), is_causal=True))
+
+
+def _keys_in_order(mesh: DeviceMesh, mistake: str) -> Model:
+    """Keys and values are gathered and put in order; the queries' positions are those of a rank's two pieces."""
+
+    def in_order(value: torch.Tensor) -> torch.Tensor:
+        pieces = comm.gather(value, 2, mesh.get_group()).chunk(2 * mesh.size(), 2)
+        back = pieces[1::2] if mistake == "not turned round" else tuple(reversed(pieces[1::2]))
+        return torch.cat([*pieces[0::2], *back], 2)
+
+    def program(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        rank, length = mesh.get_local_rank(), q.size(2) // 2
+        last = 2 * mesh.size() - (2 if mistake == "another piece" else 1) - rank
+        own = torch.cat([torch.arange(length) + rank * length, torch.arange(length) + last * length])
+        seen = torch.where(own[:, None] >= torch.arange(2 * mesh.size() * length), 0.0, -torch.inf)
+        return F.scaled_dot_product_attention(q, in_order(k), in_order(v), attn_mask=seen)
+
+    return program
+
+
+@pytest.mark.parametrize("mistake", ["", "not turned round", "another piece"])
+def test_keys_that_are_gathered_and_put_in_order(mistake: str) -> None:
+    sequence = (Shard(2),)
+    with fake_mesh_world((2,), ("cp",), rank=1) as mesh:
+        report = verifycompile.verify(
+            None,
+            tuple(torch.randn(1, 2, 4, 2, requires_grad=True) for _ in range(3)),
+            build=lambda: _keys_in_order(mesh, mistake),
+            spec=_causal_of_pieces,
+            mesh=mesh,
+            in_placements=dict.fromkeys("qkv", sequence),
+            out_placements={"output.0": sequence},
+        )
+    assert report.verdict is (Verdict.REFUTED if mistake else Verdict.VERIFIED), str(report)
+    assert mistake or set(report.relations) == {"output.0", "grad.q", "grad.k", "grad.v"}

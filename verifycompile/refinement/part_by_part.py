@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -20,17 +21,18 @@ from verifycompile.ir.exponential import LOGARITHM, POWER, is_positive
 from verifycompile.ir.indicator import is_indicator
 from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.inequality_blocks import block_of
-from verifycompile.ir.pieces import concatenated_dim, opened_stack, pieces_of
+from verifycompile.ir.pieces import CONCATENATE, STACK, concatenated_dim, opened_stack, pieces_of
 from verifycompile.ir.relabel import UnalignedError, narrow, substitute
 from verifycompile.ir.scalar import ONE, NonFiniteScalarError
 from verifycompile.ir.sign import is_positive_sum
-from verifycompile.ir.size import Size
-from verifycompile.ir.term import CONSTANT, Digit, Term, TermPool, View, terms_of
+from verifycompile.ir.size import Size, product
+from verifycompile.ir.term import CONSTANT, Axis, Digit, Term, TermPool, View, terms_of
 from verifycompile.ir.window import WINDOW, window_at
 from verifycompile.refinement.placement import same_value
 from verifycompile.refinement.ring import equal_in_ring
 from verifycompile.rewrites.parts.chosen import applied
 from verifycompile.rewrites.parts.sliding import masked_dim, span_of
+from verifycompile.rewrites.parts.stretches import whole
 from verifycompile.rewrites.registry import UnsupportedError
 from verifycompile.walks import reached
 
@@ -63,18 +65,30 @@ def same_part_by_part(pool: TermPool, spec: View, found: View) -> bool:
 
 
 def _parts(spec: View, found: View, dim: int) -> list[tuple[View, View]]:
-    pairs: list[tuple[View, View]] = []
-    start: Size = 0
+    """The parts of both along ``dim``, as fine as the pieces of either, those of ``found`` opened again."""
     pieces = pieces_of(found, dim)
     own = pieces_of(spec, dim) if concatenated_dim(spec) == dim else []
-    alike = [piece.shape for piece in own] == [piece.shape for piece in pieces]
-    for number, piece in enumerate(pieces):
-        length = piece.shape[dim]
-        left = own[number] if alike else narrow(spec, dim, start, length)
-        inner = concatenated_dim(piece)
-        pairs += [(left, piece)] if inner is None else _parts(left, piece, inner)
-        start = start + length
+    own = own if all(isinstance(view.shape[dim], int) for view in (*own, *pieces)) else []
+    ends = [list(itertools.accumulate(view.shape[dim] for view in views)) for views in (pieces, own)]
+    stops = sorted({*ends[0], *ends[1]}) if own else ends[0]
+    pairs: list[tuple[View, View]] = []
+    for start, stop in zip([0, *stops], stops, strict=False):
+        left, right = (_part(views, dim, start, stop) for views in (own or [spec], pieces))
+        inner = concatenated_dim(right)
+        pairs += [(left, right)] if inner is None else _parts(left, right, inner)
     return pairs
+
+
+def _part(views: Sequence[View], dim: int, start: Size, stop: Size) -> View:
+    """From ``start`` to ``stop`` of the concatenation of ``views``, which lies within one of them."""
+    first: Size = 0
+    for view in views:
+        if (first, view.shape[dim]) == (start, stop - start):
+            return view
+        if len(views) == 1 or (start >= first and stop <= first + view.shape[dim]):
+            return narrow(view, dim, start - first, stop - start)
+        first = first + view.shape[dim]
+    raise UnalignedError("a part of several pieces")
 
 
 def _same(places: _Places, left: View, right: View) -> bool:
@@ -124,7 +138,7 @@ class _Places:
         if known is None:
             if len(self._known) > _MOST_VIEWS:
                 raise _TooLargeError
-            known = self._known[view] = self._written(opened_stack(view))
+            known = self._known[view] = self._written(_opened(view))
         return known
 
     def _written(self, view: View) -> View:
@@ -177,8 +191,12 @@ class _Places:
     def _blocks(
         self, mask: View, dim: int, shape: tuple[Size, ...]
     ) -> list[tuple[tuple[Digit, Digit], int, View]] | None:
-        """Digits and length of each block with the mask in it; None where the mask is decided in no block."""
-        size, length = shape[dim], block_of(mask, dim)
+        """Digits and length of each block with the mask in it; None where the mask is decided in no block.
+
+        Where pieces are compared, as positions are that lie in several stretches, each piece is a block.
+        """
+        size, is_numbered = shape[dim], _numbers_pieces(mask, dim)
+        length = 1 if is_numbered else block_of(mask, dim)
         if length is None or not isinstance(size, int) or size // length > _MOST_BLOCKS:
             return None
         found: list[tuple[tuple[Digit, Digit], int, View]] = []
@@ -186,7 +204,41 @@ class _Places:
             digits: tuple[Digit, Digit] = (CONSTANT, number, size // length), (dim, 1, length)
             inner = (*shape[:dim], length, *shape[dim + 1 :])
             found.append((digits, length, self.view(_at(mask, dim, digits, inner))))
-        return found if any(mask.term is self.pool.unit for _, _, mask in found) else None
+        return found if is_numbered or any(mask.term is self.pool.unit for _, _, mask in found) else None
+
+
+def _numbers_pieces(mask: View, dim: int) -> bool:
+    """Whether ``dim`` numbers the pieces of a stack that is compared."""
+    stacks = (v for v in open_view(mask).operands if v.term.operation is STACK)
+    return any(stack.axes[stack.term.fresh[0]] == ((dim, 1, mask.shape[dim]),) for stack in stacks)
+
+
+def _opened(view: View) -> View:
+    """The piece itself where the view is within one piece of a stack, or reads a part of one of a concatenation."""
+    view = opened_stack(view)
+    digits = view.axes[view.term.fresh[0]] if view.term.operation is CONCATENATE else ()
+    if not digits or digits[0][0] != CONSTANT:
+        return view
+    (_, number, count), *inner = digits
+    length = product(size for _, _, size in inner)
+    axes: list[Axis] = list(view.axes)
+    axes[view.term.fresh[0]] = ((view.rank, 1, product((count, length))),)
+    flat = View(view.coefficient, view.term, (*view.shape, product((count, length))), tuple(axes))
+    pieces = pieces_of(flat, view.rank)
+    if not all(isinstance(size, int) for size in (number, length, *(piece.shape[-1] for piece in pieces))):
+        return view
+    start = whole(number) * whole(length)
+    for piece in pieces:
+        size = whole(piece.shape[-1])
+        if start < size:
+            part, rest = divmod(start, whole(length))
+            if rest or size % whole(length):
+                return view  # it ends elsewhere than a part of the piece
+            place: dict[int, Sequence[Digit]] = {dim: [(dim, 1, extent)] for dim, extent in enumerate(view.shape)}
+            chosen: list[Digit] = [] if size == length else [(CONSTANT, part, size // whole(length))]
+            return _opened(substitute(piece, {**place, view.rank: [*chosen, *inner]}, view.shape))
+        start -= size
+    return view
 
 
 def _by_digits(view: View) -> View:
