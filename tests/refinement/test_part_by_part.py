@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import sympy
 import torch
 
 from tests.ir.evaluate import Evaluator
@@ -62,3 +63,13 @@ def test_parts_are_as_fine_as_the_pieces_of_either_side() -> None:
             torch.testing.assert_close(evaluator.view(side), expected[2 * number : 2 * number + 2])
     whole_spec = _parts(b.pool.leaf("z", (8, 3)), found, 0)
     assert [left.shape[0] for left, _ in whole_spec] == [4, 4]
+
+
+def test_parts_of_sizes_that_are_not_known() -> None:
+    b, size = Builder(TermPool()), sympy.Symbol("s", positive=True, integer=True)
+    pieces = [b.pool.leaf(name, (size, 3)) for name in "xyz"]
+    found = b.concatenate(pieces, 0)
+    for spec in (found, b.pool.leaf("w", (3 * size, 3))):
+        pairs = _parts(spec, found, 0)
+        assert [right for _, right in pairs] == pieces
+        assert [left.shape[0] for left, _ in pairs] == [size] * 3

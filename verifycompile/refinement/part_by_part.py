@@ -83,11 +83,13 @@ def _part(views: Sequence[View], dim: int, start: Size, stop: Size) -> View:
     """From ``start`` to ``stop`` of the concatenation of ``views``, which lies within one of them."""
     first: Size = 0
     for view in views:
-        if (first, view.shape[dim]) == (start, stop - start):
+        after = first + view.shape[dim]
+        if (first, after) == (start, stop):
             return view
-        if len(views) == 1 or (start >= first and stop <= first + view.shape[dim]):
+        known = all(isinstance(place, int) for place in (first, after, start, stop))
+        if len(views) == 1 or (known and first <= start and stop <= after):
             return narrow(view, dim, start - first, stop - start)
-        first = first + view.shape[dim]
+        first = after
     raise UnalignedError("a part of several pieces")
 
 
