@@ -37,7 +37,8 @@ def _require_reference(call: Mapping[str, Any]) -> None:
     tensors = [value for value in call.values() if isinstance(value, Tensor)]
     lengths = (call.get("max_q"), call.get("max_k"))
     as_shaped = lengths in ((None, None), (call["query"].shape[2], call["key"].shape[2]))
-    if call["dropout_p"] or call.get("return_debug_mask") or not as_shaped:
+    has_heads = call["key"].shape[1] > 0 and call["value"].shape[1] > 0  # those of queries are a multiple of them
+    if call["dropout_p"] or call.get("return_debug_mask") or not as_shaped or not has_heads:
         raise RuntimeError("no reference")
     if len(call.get("grad_input_mask", ())) not in (0, 4) or {t.dtype for t in tensors} != {torch.float64}:
         raise RuntimeError("no reference")
