@@ -168,15 +168,21 @@ def told_apart(pool: TermPool, view: View) -> View:
         return view
     (outer, _, count), *inner = digits
     length = whole(product(size for _, _, size in inner))
-    axes: list[Axis] = list(view.axes)
-    axes[fresh] = ((view.rank, 1, product((count, length))),)
-    flat = View(view.coefficient, view.term, (*view.shape, product((count, length))), tuple(axes))
+    flat = along_pieces(view, product((count, length)))
     replacement: dict[int, Sequence[Digit]] = {d: [(d, 1, size)] for d, size in enumerate(view.shape)}
     replacement[view.rank] = inner
     shape = (*view.shape[:outer], 1, *view.shape[outer + 1 :])
     replacement[outer] = []
     pieces = [narrowed(pool, flat, view.rank, k * length, length) for k in range(whole(count))]
     return stacked(pool, [substitute(piece, replacement, shape) for piece in pieces], outer)
+
+
+def along_pieces(view: View, size: Size) -> View:
+    """A concatenation with a dimension of its own, the last one, of its ``size`` positions, whatever the view reads."""
+    (fresh,) = view.term.fresh
+    axes: list[Axis] = list(view.axes)
+    axes[fresh] = ((view.rank, 1, size),)
+    return View(view.coefficient, view.term, (*view.shape, size), tuple(axes))
 
 
 def stacked(pool: TermPool, views: Sequence[View], dim: int) -> View:

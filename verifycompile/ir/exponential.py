@@ -240,8 +240,9 @@ def product_factors(pool: TermPool, view: View) -> list[View] | None:
         common = common_factors(pool, view)
         if common is not None:
             return common
-    positive = [f for f in _factors(view) if is_positive(f)]
-    rest = [f for f in _factors(view) if not is_positive(f)]
+    factors = _factors(view)
+    positive = [f for f in factors if is_positive(f)]
+    rest = [f for f in factors if not is_positive(f)]
     if len(rest) > 1 and positive:
         rest = [multiply_views(pool, *rest)]
     return [*rest, *positive] if len(rest) <= 1 else None

@@ -26,13 +26,13 @@ from verifycompile.ir.relabel import UnalignedError, narrow, substitute
 from verifycompile.ir.scalar import ONE, NonFiniteScalarError
 from verifycompile.ir.sign import is_positive_sum
 from verifycompile.ir.size import Size, product
-from verifycompile.ir.term import CONSTANT, Axis, Digit, Term, TermPool, View, terms_of
+from verifycompile.ir.term import CONSTANT, Digit, Term, TermPool, View, terms_of
 from verifycompile.ir.window import WINDOW, window_at
 from verifycompile.refinement.placement import same_value
 from verifycompile.refinement.ring import equal_in_ring
 from verifycompile.rewrites.parts.chosen import applied
 from verifycompile.rewrites.parts.sliding import masked_dim, span_of
-from verifycompile.rewrites.parts.stretches import whole
+from verifycompile.rewrites.parts.stretches import along_pieces, whole
 from verifycompile.rewrites.registry import UnsupportedError
 from verifycompile.walks import reached
 
@@ -223,10 +223,7 @@ def _opened(view: View) -> View:
         return view
     (_, number, count), *inner = digits
     length = product(size for _, _, size in inner)
-    axes: list[Axis] = list(view.axes)
-    axes[view.term.fresh[0]] = ((view.rank, 1, product((count, length))),)
-    flat = View(view.coefficient, view.term, (*view.shape, product((count, length))), tuple(axes))
-    pieces = pieces_of(flat, view.rank)
+    pieces = pieces_of(along_pieces(view, product((count, length))), view.rank)
     if not all(isinstance(size, int) for size in (number, length, *(piece.shape[-1] for piece in pieces))):
         return view
     start = whole(number) * whole(length)
