@@ -1,7 +1,8 @@
 """What ranks had alike when a graph was verified, at the calls that follow: tensors, and what each call decides.
 
-Torch counts the writes to a tensor. A call compares these counts with those of the call before; ranks speak to each
-other only where one differs, or where another tensor has come in, as from the next of the layers that share a graph.
+Torch counts the writes to a tensor. A call compares these counts, without those of optimizers, with those of the call
+before; ranks speak to each other only where one differs, or where another tensor has come in, as from the next of the
+layers that share a graph.
 Of sizes and Python numbers that the graph leaves open they speak where one differs from the call before; also where a
 call runs another of the graphs that were compiled of its code, and where wrappers begin or cease to reduce gradients.
 """
@@ -27,9 +28,10 @@ from verifycompile.program import Program
 from verifycompile.torch_interface.data_parallel.outer_ddp import sent_by_ddp
 from verifycompile.torch_interface.dynamo.returned import called_between
 from verifycompile.torch_interface.guards.wrapper_guards import reductions_now
-from verifycompile.torch_interface.operators.contents import own_part, writes_to
+from verifycompile.torch_interface.operators.contents import own_part
 from verifycompile.torch_interface.operators.elements import real_tensors
 from verifycompile.torch_interface.ranks.mesh import line_through
+from verifycompile.torch_interface.training_step.optimizers import writes_outside_of_steps
 
 MOST_COMPARISONS = 64
 """Of what changes before each call the ranks speak so often, and from then on at one change in so many."""
@@ -48,14 +50,12 @@ class Kind(enum.Enum):
 class Held:
     """What ranks have alike. ``position``: among the inputs of the graph; negative where it is none of them.
 
-    ``ranks``: those that have it alike, this one among them. ``is_trained``: the optimizer writes to it, which is no
-    part of what is compared.
+    ``ranks``: those that have it alike, this one among them.
     """
 
     name: str
     position: int
     ranks: tuple[int, ...]
-    is_trained: bool = False
     kind: Kind = Kind.TENSOR
 
 
@@ -70,7 +70,10 @@ class Disagreement:
 
 _Known = tuple[weakref.ref[torch.Tensor], int]
 _alike: dict[tuple[int, tuple[int, ...]], _Known] = {}
-"""A tensor, by its identity, and ranks that hold it alike -> the tensor, and the number of writes to it by then."""
+"""A tensor, by its identity, and ranks that hold it alike -> the tensor, and the writes to it by then.
+
+Those of optimizers are left out: of gradients that are alike they make parameters that are alike up to rounding.
+"""
 
 
 _running: weakref.WeakKeyDictionary[Channel, dict[tuple[str, tuple[int, ...]], str]] = weakref.WeakKeyDictionary()
@@ -131,22 +134,24 @@ class HeldAlike:
                 _running.setdefault(self.channel, {})[self._frame, item.ranks] = self._graph
             elif item.kind is not Kind.TENSOR:
                 self._seen[item] = self._value(item, values)
-            elif not self._is_known(item, tensor := own_part(values[item.position])):
-                _alike[id(tensor), item.ranks] = (weakref.ref(tensor), _writes(tensor, item))
+            elif not self._is_known(item, tensor := values[item.position]):
+                part = own_part(tensor)
+                _alike[id(part), item.ranks] = (weakref.ref(part), writes_outside_of_steps(tensor))
 
     def changed(self, values: Sequence[Any]) -> list[tuple[Held, Any]]:
         """Those of which it is not known that they are alike now."""
         pairs = ((item, self._value(item, values)) for item in self.held)
         return [(item, value) for item, value in pairs if not self._is_known(item, value)]
 
-    def compare(self, changed: Sequence[tuple[Held, Any]]) -> Disagreement | None:
+    def compare(self, values: Sequence[Any]) -> Disagreement | None:
         """Wait for the other ranks, where they have to do the same. None: they have it alike."""
+        changed = self.changed(values)
         own = [(item, value) for item, value in changed if item.kind is not Kind.TENSOR or not sent_by_ddp(value)]
         self._changes.update({item.kind for item, _ in own})
         self._left_open = {item for item, _ in own if self._is_left_open(item)}
         own = [(item, value) for item, value in own if item not in self._left_open]
         for ranks, listed in itertools.groupby(sorted(own, key=_by_ranks), key=_by_ranks):
-            found = self._compared(ranks, list(listed))
+            found = self._compared(ranks, list(listed), values)
             if found is not None:
                 return found
         return None
@@ -168,7 +173,7 @@ class HeldAlike:
     def _value(self, item: Held, values: Sequence[Any]) -> Any:
         """A tensor as it is, all else as it is shown."""
         if item.kind is Kind.TENSOR:
-            return own_part(values[item.position])
+            return values[item.position]
         if item.kind is Kind.GRAPH:
             return self._graph
         return reductions_now(values) if item.kind is Kind.REDUCTION else _shown(values[item.position])
@@ -178,12 +183,15 @@ class HeldAlike:
             return _running.get(self.channel, {}).get((self._frame, item.ranks)) == value
         if item.kind is not Kind.TENSOR:
             return self._seen.get(item) == value
-        known = _alike.get((id(value), item.ranks))
-        return known is not None and known[1] == _writes(value, item) and known[0]() is value
+        part = own_part(value)
+        known = _alike.get((id(part), item.ranks))
+        return known is not None and known[1] == writes_outside_of_steps(value) and known[0]() is part
 
-    def _compared(self, ranks: tuple[int, ...], listed: list[tuple[Held, Any]]) -> Disagreement | None:
+    def _compared(
+        self, ranks: tuple[int, ...], listed: list[tuple[Held, Any]], values: Sequence[Any]
+    ) -> Disagreement | None:
         frame = f"{self._frame} of {list(ranks)}"
-        digests = {item.name: content_digest(value) if item.kind is Kind.TENSOR else value for item, value in listed}
+        digests = {item.name: _said(item, value) for item, value in listed}
         digest = digest_of(digests)
         self.channel.begin(frame)
         question = self.channel.publish(frame, ranks, digest)
@@ -195,15 +203,23 @@ class HeldAlike:
             return Disagreement(self._alone(answer, list(digests)), (self.channel.rank,), frame)
         conversation = Conversation(self.channel, question, answer.digests, seconds)
         try:
-            said = conversation.everybody("changed", digests)
+            changed = conversation.everybody("changed", digests)
+            # What one rank writes another may have got from it by a collective, which torch does not count.
+            names = {name: None for rank in sorted(changed) for name in changed[rank]}
+            others = [
+                item for item in self.held if item.ranks == ranks and item.name in names and item.name not in digests
+            ]
+            digests |= {item.name: _said(item, self._value(item, values)) for item in others}
+            said = conversation.everybody("of all that changed", digests)
         except NoAnswerError as error:
             return Disagreement(f"{self._named(list(digests))}, and {error}.", (self.channel.rank,), frame)
         self.channel.finish(question, seconds)
         first = min(said)
-        other = min(rank for rank in said if said[rank] != said[first])
-        names = {**said[first], **said[other]}
+        other = next((rank for rank in sorted(said) if said[rank] != said[first]), None)
+        if other is None:
+            return None
         name = next(name for name in names if said[first].get(name) != said[other].get(name))
-        shown = " and ".join(f"{said[rank].get(name, 'unchanged')} on rank {rank}" for rank in (first, other))
+        shown = " and ".join(f"{said[rank].get(name, 'unknown')} on rank {rank}" for rank in (first, other))
         differ = _DIFFER.format(first, other) if self._kind(name) is Kind.TENSOR else f"it is {shown}"
         message = f"{self._named([name])}, and {differ}. {_ADVICE[self._kind(name)]}"
         return Disagreement(message, ranks, frame)
@@ -257,15 +273,15 @@ def held_by_program(implementation: Program, own: OwnCapture, rank: int, values:
         cut = cut_axes(item, own)
         alike = line_through(rank, tuple(axis for axis in own.axes if axis not in cut), mesh)
         if place is not None and len(alike) > 1:
-            yield Held(item.name, place, alike, is_trained=values[place].requires_grad)
+            yield Held(item.name, place, alike)
 
 
 def _by_ranks(listed: tuple[Held, Any]) -> tuple[int, ...]:
     return listed[0].ranks
 
 
-def _writes(tensor: torch.Tensor, item: Held) -> int:
-    return 0 if item.is_trained else writes_to(tensor)
+def _said(item: Held, value: Any) -> Any:
+    return content_digest(own_part(value)) if item.kind is Kind.TENSOR else value
 
 
 def _shown(number: Any) -> str:
@@ -285,8 +301,7 @@ def comparing(
     """
 
     def compare(values: Sequence[Any]) -> None:
-        changed = held.changed(values)
-        if found := held.compare(changed):
+        if found := held.compare(values):
             refuse(found)
         elif text := held.left_open():
             warn(text)

@@ -132,7 +132,7 @@ def compared(
     if not answer.agrees:
         return answer
     tensors = [
-        Held(name.name, place, tuple(ranks), is_trained=value.requires_grad)
+        Held(name.name, place, tuple(ranks))
         for place, (name, value) in enumerate(zip(names, example_inputs, strict=False))
         if name.name in held and id(value) not in made_anew
     ]

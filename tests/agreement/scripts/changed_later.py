@@ -71,12 +71,23 @@ def bias_replaced(layer: Layer, number: int) -> None:
     layer.down.bias = nn.Parameter(held)
 
 
+@torch.no_grad()
+def bias_written(layer: Layer, number: int) -> None:
+    layer.down.bias.mul_(number)
+
+
+def loaded(layer: Layer, number: int) -> None:
+    layer.load_state_dict({name: number * value.detach() for name, value in layer.state_dict().items()})
+
+
 CHANGES: dict[str, Change] = {
     "a buffer is written": written,
     "an attribute is written": attribute_written,
     "a global is written": global_written,
     "a buffer is replaced": replaced,
     "a parameter is replaced": bias_replaced,
+    "a parameter is written": bias_written,
+    "a state is loaded": loaded,
 }
 
 

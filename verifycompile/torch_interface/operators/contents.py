@@ -23,8 +23,12 @@ def own_part(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def writes_to(tensor: torch.Tensor) -> int:
-    """How often the tensor was written to, as torch counts it: not through ``data``, nor by other libraries."""
-    return -1 if tensor.is_inference() else tensor._version
+    """How often the tensor was written to, as torch counts it: not through ``data``, nor by other libraries.
+
+    What is written to a DTensor is counted at it, and not at what this process holds of it.
+    """
+    parts = {id(part): part for part in (tensor, own_part(tensor))}.values()
+    return sum(-1 if part.is_inference() else part._version for part in parts)
 
 
 def real_content(tensor: torch.Tensor) -> torch.Tensor | None:

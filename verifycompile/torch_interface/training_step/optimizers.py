@@ -1,16 +1,26 @@
-"""``torch.optim.Optimizer.step``: the function inside of torch's wrappers, which break every graph around it."""
+"""Steps of optimizers: the function inside of torch's wrappers, which break every graph, and which writes are theirs."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 import types
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from verifycompile.torch_interface.data_parallel.outer_reduction import on_the_stack
+from verifycompile.torch_interface.operators.contents import writes_to
+
+_BY_STEPS: MutableMapping[torch.Tensor, int] = WeakTensorKeyDictionary()
+"""How often steps of optimizers have written to a parameter."""
+_BEFORE: MutableMapping[torch.optim.Optimizer, list[tuple[torch.Tensor, int]]] = weakref.WeakKeyDictionary()
+"""The parameters of the optimizers whose steps run, and the writes to them by others."""
 
 
 def step_of(function: Callable[..., Any]) -> Callable[..., Any] | None:
@@ -31,3 +41,30 @@ def steps_parts_of_parameters() -> bool:
     """Whether a ``ZeroRedundancyOptimizer`` runs, which updates a part of the parameters on each rank and sends it."""
     loaded = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
     return loaded is not None and any(isinstance(held, loaded.ZeroRedundancyOptimizer) for held in on_the_stack())
+
+
+def writes_outside_of_steps(tensor: torch.Tensor) -> int:
+    """``writes_to`` without what optimizers wrote that ran uncompiled, since this was asked for the first time."""
+    _follow_steps()
+    return writes_to(tensor) - _BY_STEPS.get(tensor, 0)
+
+
+@functools.cache
+def _follow_steps() -> None:
+    register_optimizer_step_pre_hook(_begins)
+    register_optimizer_step_post_hook(_has_run)
+
+
+def _begins(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    if torch.compiler.is_compiling():
+        return  # what the compiled step writes to is compared as of any other graph
+    trained = (value for group in optimizer.param_groups for value in group["params"])
+    _BEFORE[optimizer] = [(value, writes_outside_of_steps(value)) for value in trained]
+
+
+def _has_run(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    if torch.compiler.is_compiling():
+        return
+    # One step may run within another one, as in a ``ZeroRedundancyOptimizer``: nothing is counted twice.
+    for value, by_others in _BEFORE.pop(optimizer, ()):
+        _BY_STEPS[value] = writes_to(value) - by_others
