@@ -1,4 +1,4 @@
-"""Steps of optimizers: the function inside of torch's wrappers, which break every graph, and which writes are theirs."""
+"""Steps of optimizers: the function inside of torch's wrappers, which break each graph; which writes are theirs."""
 
 from __future__ import annotations
 
