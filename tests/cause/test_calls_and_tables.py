@@ -409,14 +409,11 @@ def unscaled(mesh, wrong):
     return program
 
 
-def test_what_is_done_too_late_is_done_before_and_left_out_behind():
+def test_what_is_done_too_late_is_done_where_it_is_taken_first():
     case = Mistake(clipped, unscaled, (numbers(2, 3), numbers(())), {"g": ROWS}, ROWS, "", "", "")
     assert report_of(case, wrong=False).verdict is Verdict.VERIFIED
-    late, early = report_of(case, wrong=True).findings
-    together = "(checked, together with the help of the other findings)"
-    assert late.hint is not None
-    assert late.hint.startswith("use `g` in the place of `g / scale` at line ")
-    assert early.hint is not None
-    assert "and use it in the place of `g` at line" in early.hint
-    assert late.hint.endswith(together)
-    assert early.hint.endswith(together)
+    (finding,) = report_of(case, wrong=True).findings
+    assert finding.hint is not None
+    assert finding.hint.startswith("compute `g / scale` (line ")
+    assert " and use it in the place of `g` at line " in finding.hint
+    assert finding.hint.endswith(" (checked)")

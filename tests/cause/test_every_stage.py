@@ -27,10 +27,17 @@ def layers(x, weights, mistake=""):
 
 
 def layers_of_stage(x, weights, mistake):
-    if mistake != "lost":
+    if mistake in ("", "halved"):
         return layers(x, weights, mistake)
     for up, down in zip(weights[::2], weights[1::2], strict=True):
-        x = torch.tanh(torch.sin(x) @ up) @ down
+        if mistake == "lost":
+            x = torch.tanh(torch.sin(x) @ up) @ down
+        if mistake == "left out":
+            x = x + torch.tanh(x @ up) @ down
+        if mistake == "another":
+            x = x + torch.relu(torch.sin(x) @ up) @ down
+        if mistake == "residual":
+            x = torch.sin(x) + torch.tanh(torch.sin(x) @ up) @ down
     return x
 
 
@@ -78,7 +85,16 @@ LOST = "torch.tanh(torch.sin(x) @ up) @ down"
 MISTAKES = {
     "halved": (layers, "y = y / 2", "leave out the division by 2 of "),
     "lost": (layers_of_stage, LOST, f"add to `{LOST}` at line {{line}} what it is computed of, each time "),
+    "left out": (
+        layers_of_stage,
+        "x + torch.tanh(x @ up)",
+        "compute `sin` in `torch.sin(x) @ up` (line 22 of the spec) and use it in the place of `x` at line ",
+    ),
+    "another": (layers_of_stage, "torch.relu(", "compute `tanh` in "),
+    "residual": (layers_of_stage, "torch.sin(x) + ", "use `x` in the place of `sin` in "),
 }
+FORWARD = ("left out", "another", "residual")
+"""What is mended in the forward pass alone: the captured backward pass is that of the mistake."""
 """What is wrong -> the function and the line that say so, and how the hint begins."""
 
 
@@ -109,4 +125,8 @@ def test_a_mistake_that_every_layer_of_every_stage_makes(count, mistake):
     line = first + next(at for at, text in enumerate(lines) if said in text)
     assert (finding.impl_location.file, finding.impl_location.line) == (__file__, line)
     assert finding.hint.startswith(hint.format(line=line))
-    assert finding.hint.endswith(" (checked)")
+    if mistake not in FORWARD:
+        assert finding.hint.endswith(" (checked)")
+        return
+    assert ", each time that the line runs (checked: `output.0`" in finding.hint
+    assert finding.hint.endswith(" proved so)")

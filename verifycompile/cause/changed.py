@@ -58,7 +58,8 @@ class Changed:
         """
         subject, names = self.subject, frozenset(name.partition(ON_RANK)[0] for name in wanted)
         drafts = subject.drafts()
-        scenes = [
+        scenes: list[Scene] = []
+        scenes += [
             Scene(
                 trial.spec,
                 draft,
@@ -69,6 +70,7 @@ class Changed:
                 subject.axes(draft),
                 subject.values,
                 subject.parts(draft, outcome.program),
+                scenes,
             )
             for draft in drafts
         ]

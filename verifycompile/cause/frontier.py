@@ -25,6 +25,8 @@ _TOLERANCE = 1e-9
 NEAR = 12
 """So many nodes behind a change are looked at."""
 MOST_LOST = 80
+_MOST_PIECES = 16
+"""Into so many parts a value may be cut that nodes hold one by one."""
 MOST_BEHIND = 400
 """So many nodes behind a change show whether it mends values of the spec."""
 
@@ -117,16 +119,38 @@ def holders(
     nodes: Iterable[torch.fx.Node],
     wholes_of: Callable[[torch.fx.Node], Iterable[torch.Tensor]],
 ) -> dict[torch.fx.Node, list[torch.fx.Node]]:
-    """Those of some nodes, in their order, that hold the values of nodes of the spec."""
+    """Those of some nodes, in their order, that hold the values of nodes of the spec; where none does, those that hold
+    one of several equal parts of them: micro-batches.
+    """
     known = {node: value for node in wanted if (value := _spec_value(trial, node, floating=False)) is not None}
     found: dict[torch.fx.Node, list[torch.fx.Node]] = {node: [] for node in wanted}
     listed = list(known)
-    marks = _Marks(known.values())
+    marks, of_pieces = _Marks(known.values()), dict[tuple[int, ...], tuple[_Marks, list[torch.fx.Node]]]()
+    pieces: list[tuple[torch.fx.Node, torch.fx.Node]] = []
     for node in nodes:
         for whole in wholes_of(node) if node.op in ("call_function", "placeholder") else ():
             for theirs in [listed[number] for number in marks.found(whole)]:
                 found[theirs] += [] if found[theirs][-1:] == [node] else [node]
+            shape = tuple(whole.shape)
+            if shape not in of_pieces:
+                cut = [(piece, theirs) for theirs, value in known.items() for piece in _pieces(value, shape)]
+                of_pieces[shape] = _Marks(piece for piece, _ in cut), [theirs for _, theirs in cut]
+            marks_here, of = of_pieces[shape]
+            pieces += [(of[number], node) for number in marks_here.found(whole)]
+    held = {theirs for theirs, holding in found.items() if holding}
+    for theirs, node in pieces:
+        if theirs not in held and node not in found[theirs]:
+            found[theirs].append(node)
     return found
+
+
+def _pieces(value: torch.Tensor, shape: tuple[int, ...]) -> list[torch.Tensor]:
+    """The equal parts of a value that have a shape; those along one dimension."""
+    dims = [dim for dim, size in enumerate(value.shape) if len(shape) == value.dim() and size != shape[dim]]
+    if len(dims) != 1 or not 1 < value.shape[dims[0]] / max(shape[dims[0]], 1) <= _MOST_PIECES:
+        return []
+    parts = value.split(shape[dims[0]], dims[0])
+    return list(parts) if tuple(parts[-1].shape) == shape else []
 
 
 def wholes(parts: Sequence[torch.Tensor], shape: tuple[int, ...]) -> Iterator[torch.Tensor]:

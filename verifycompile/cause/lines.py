@@ -35,8 +35,8 @@ def by_line(moves: Iterable[Move], draft: Draft) -> Iterator[tuple[Move, ...]]:
         nodes = lines.setdefault(line, {})
         nodes.setdefault(move.node, move)
         if line is None or len(nodes) <= _ALONE:
-            yield (move,)
-        else:
+            yield from () if move.is_of_others else ((move,),)
+        elif not move.is_of_others:
             later.append(move)
         for part in (None if place is None else place.column, _operands_of(move, draft)):
             parts.setdefault(line, {}).setdefault(part, {}).setdefault(move.node, move)

@@ -133,7 +133,7 @@ class _Search(Changed):
     def __init__(self, subject: Subject, proved: Subject, proves: Proves, deadline: float, latest: float) -> None:
         super().__init__(subject, proved, proves, deadline, latest)
         self.suspected: frozenset[tuple[str, int]] = frozenset()
-        self.partial: list[Step] = []
+        self.partial: list[tuple[Step, ...]] = []
         """What mends some outputs of the program as it is."""
 
     def run(self) -> tuple[Cause, ...]:
@@ -251,7 +251,7 @@ class _Search(Changed):
                 is_part = bool(step.mended) and (not is_whole or is_open)
                 if is_part and all(step.mended != other.mended for other in partial):
                     partial.append(step)
-                    self.partial += [] if causes else [step]
+                    self.partial += [] if causes else [(step,)]
                     forward += [step] if after.wrong <= outcome.backward else []
                 if self.over:
                     break
@@ -320,6 +320,9 @@ class _Search(Changed):
         made = [self.apply(step.draft, step.moves) for step in steps]
         mended = frozenset[str]().union(*(step.mended for step in steps))
         after = self.outcome(trial, outcome, mended) if all(made) else None
+        if after is not None and len(steps) > 1 and not causes:
+            mended = outcome.wrong & after.right
+            self.partial.append(tuple(dataclasses.replace(step, mended=mended) for step in steps))
         of_backward = () if after is None else self._of_derivative(trial, after, steps, stage)
         for _ in range(sum(made)):
             self.undo()
@@ -427,7 +430,7 @@ class _Search(Changed):
         self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], partial: list[Step]
     ) -> tuple[Cause, ...]:
         """Several changes, that with the most outputs first, and a search for what is still wrong then."""
-        more, after = self._applied_together(trial, outcome, partial)
+        more, after = self._applied_together(trial, outcome, [(step,) for step in partial])
         found = self._mended(trial, after, (*causes, *more)) if more and not self.over else ()
         if not found:
             for _ in more:
@@ -435,21 +438,24 @@ class _Search(Changed):
         return found
 
     def _applied_together(
-        self, trial: Trial, outcome: Outcome, partial: list[Step]
+        self, trial: Trial, outcome: Outcome, partial: list[tuple[Step, ...]]
     ) -> tuple[tuple[Cause, ...], Outcome]:
-        """The changes that still mend an output with those before them, which are applied, and how outputs compare."""
+        """The changes that still mend an output with those before them, which are applied, and how outputs compare;
+        each of one graph, or the same one of several.
+        """
         causes: list[Cause] = []
-        for step in sorted(partial, key=lambda step: -len(step.mended)):
-            if not step.mended & outcome.wrong:
+        for steps in sorted(partial, key=lambda steps: -len(steps[0].mended)):
+            mended = steps[0].mended & outcome.wrong
+            if not mended:
                 continue
-            cause = self.cause(step)
-            if not self.apply(step.draft, step.moves):
-                continue
-            after = self.outcome(trial, outcome, step.mended & outcome.wrong)
+            found = tuple(map(self.cause, steps))
+            made = [self.apply(step.draft, step.moves) for step in steps]
+            after = self.outcome(trial, outcome, mended) if all(made) else None
             if after is None:
-                self.undo()
+                for _ in range(sum(made)):
+                    self.undo()
                 continue
-            causes.append(cause)
+            causes += found
             outcome = after
         return tuple(causes), outcome
 

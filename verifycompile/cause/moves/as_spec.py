@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,23 +17,25 @@ import torch.fx
 from verifycompile.capture.ranks.merged_ranks import ON_RANK
 from verifycompile.cause.draft import Draft, DraftError, called
 from verifycompile.cause.frontier import holders
-from verifycompile.cause.moves.move import Move, Scene, computed, derives, is_floating, is_tensor, shape_of
+from verifycompile.cause.moves.move import Move, Scene, Texts, derives, is_floating, is_tensor, shape_of
 from verifycompile.cause.moves.operands import exchanged_texts
-from verifycompile.cause.moves.whole_dimensions import grown_dim, own_part
+from verifycompile.cause.moves.same_calls import Lines, Way, at_end, way_to
 from verifycompile.torch_interface.operators.evaluation import is_view
 from verifycompile.torch_interface.source_lines.model_lines import model_location_of
 from verifycompile.torch_interface.source_lines.source import at_line
-from verifycompile.torch_interface.source_lines.value_names import call_name
+from verifycompile.torch_interface.source_lines.value_names import call_name, is_backward
 from verifycompile.witness.interpreter import ancestors, descendants
 
 aten = torch.ops.aten
 
 _MOST_SEEDS = 6
 """So many values that the spec computes first, and the program does not, are tried."""
-_MOST_STEPS = 10
+MOST_STEPS = 10
 """So many calls of the spec are taken over at once."""
 _MOST_LOST = 8
 """So many values of the program are tried that a value of the spec may have to replace."""
+_MOST_READERS = 4
+"""So many operators that take a value are given another one by themselves."""
 
 _SHAPING = (aten.view.default, aten.reshape.default)
 """Calls that name all sizes of their result."""
@@ -72,102 +74,85 @@ def calls_of_spec(scene: Scene) -> Iterator[Move]:
     return (move for move, taken in _moves(scene) if not taken.is_sum)
 
 
-def tables_of_spec(scene: Scene) -> Iterator[Move]:
-    """Each table that is computed of no input, alike on all ranks, as the rank's part of the spec's: heads' slopes."""
-    alike = [node for node in reversed(_tables(scene.order)) if is_floating(node) and not scene.differing(node)]
-    for node in sorted(alike, key=lambda node: _is_line_of_spec(scene, node)):
-        yield from _parts_of_tables(scene, node, is_alike=True)
-
-
-def positions_of_spec(scene: Scene) -> Iterator[Move]:
-    """Each table that is computed of the rank's numbers alone, as the rank's part of the spec's: positions that ranks
-    count otherwise.
-    """
-    given = {item.node for item in scene.draft.program.inputs}
-    numbers = [node for node in scene.order if node not in given and not is_tensor(node)]
-    for node in _tables(scene.order, numbers) if scene.values else ():
-        if scene.differing(node) and not is_view(node.target):
-            yield from _parts_of_tables(scene, node, is_alike=False)
-
-
-def _parts_of_tables(scene: Scene, node: torch.fx.Node, *, is_alike: bool) -> Iterator[Move]:
-    own = shape_of(node)
-    for theirs in _tables(scene.spec.graph.graph.nodes) if computed(node) or node.op == "get_attr" else ():
-        if is_alike and _made_by(theirs) != _made_by(node):
-            continue
-        dim, whole = grown_dim(node, theirs), shape_of(theirs)
-        for axis in scene.axes if dim is not None and len(_closed(theirs)) <= _MOST_STEPS else ():
-            if dim is not None and whole[dim] == own[dim] * scene.ranks((axis,)):  # pyright: ignore[reportOperatorIssue]  # sizes
-                yield _part_of_table(scene, node, theirs, dim, axis, is_alike=is_alike)
-
-
-def _tables(nodes: Iterable[torch.fx.Node], numbers: Iterable[torch.fx.Node] = ()) -> list[torch.fx.Node]:
-    """The tensors that are computed of no input, but for ``numbers`` of the rank, and those that the graph holds."""
-    closed: dict[torch.fx.Node, None] = dict.fromkeys(numbers)
-    for node in nodes:
-        is_made = node.op in ("call_function", "get_attr") and is_tensor(node)
-        if is_made and closed.keys() >= {*node.all_input_nodes}:
-            closed[node] = None
-    return list(filter(is_tensor, closed))
-
-
-def _made_by(table: torch.fx.Node) -> object:
-    return table.op if table.op == "get_attr" else table.target
-
-
-def _closed(node: torch.fx.Node) -> list[torch.fx.Node]:
-    needed = ancestors([node])
-    return [step for step in node.graph.nodes if step in needed]
-
-
-def _part_of_table(
-    scene: Scene, node: torch.fx.Node, theirs: torch.fx.Node, dim: int, axis: int, *, is_alike: bool
-) -> Move:
-    def apply(draft: Draft) -> None:
-        program = draft.spec or scene.spec
-        spec = {own.name: own for own in program.graph.graph.nodes}
-        replaced = last = draft.node(node.name)
-        made: dict[torch.fx.Node, torch.fx.Node] = {}
-        for step in _closed(spec[theirs.name]):
-            if step.op == "get_attr":
-                last = made[step] = draft.constant(last, step, program.graph)
-                continue
-            arguments = torch.fx.map_arg((step.args, step.kwargs), lambda operand: made[operand])
-            last = made[step] = draft.insert(last, step.target, arguments[0], step.meta["val"])
-            draft.set_arguments(last, *arguments)
-        draft.redirect(replaced, own_part(draft, last, last, axis, shape_of(replaced)), list(replaced.users))
-
-    def texts(draft: Draft) -> tuple[str, str]:
-        value, over, length = scene.value(node), scene.names((axis,)), shape_of(draft.node(node.name))[dim]
-        whole = next(own for own in (draft.spec or scene.spec).graph.graph.nodes if own.name == theirs.name)
-        size, where = shape_of(whole)[dim], _lines(_Taken((theirs,), {}))
-        alike = f"{value} is computed for {length} entries, alike on all ranks of {over}"
-        part = f"the rank's {length} entries from the rank's coordinate on {over} times {length} on"
-        message = f"{alike}, where the spec has {size}{where}"
-        if not is_alike:
-            message = (
-                f"{value} is computed of the rank, and is not its part over {over} of what the spec computes{where}"
-            )
-        return message, f"compute {value} for {size} entries, as the spec does, and take {part}"
-
-    return Move(("table", dim, axis), node.name, "VC117", texts, apply)
-
-
 def _moves(scene: Scene) -> Iterator[tuple[Move, _Taken]]:
-    held = _held(scene)
-    place = {node: number for number, node in enumerate(scene.draft.program.graph.graph.nodes)}
+    """What is proposed anywhere, at the calls of this graph that are the same call of the source: numbers show where
+    the first layer, or the first stage, leaves the spec, and others leave it as that one does.
+    """
+    lines = {id(other): Lines(other.order) for other in scene.everywhere}
+    spec, held = Lines(scene.trial.spec.graph.graph.nodes), _held(scene)
+    for origin in sorted(scene.everywhere, key=lambda other: other is not scene):
+        for found in _proposed(origin, held if origin is scene else _held(origin)):
+            first = lines[id(origin)]
+            places = [(other, node) for other in scene.everywhere for node in lines[id(other)].same(found.place, first)]
+            turn = next((turn for turn, place in enumerate(places) if place[1] is found.place), 0)
+            if origin is scene:
+                yield _computed(scene, found, found.place), found.taken
+            for number, (other, node) in enumerate(places):
+                there = found if node is found.place else _in_turn(found, number - turn, spec, held)
+                if other is scene and there is not None and there is not found:
+                    yield dataclasses.replace(_computed(scene, there, node), is_of_others=True), found.taken
+
+
+@dataclasses.dataclass(frozen=True)
+class _Proposed:
+    """What is taken of the spec in the place of ``place``, or of the operand of it at ``read``.
+
+    ``ways``: how the nodes that hold operands are reached from there. ``is_operand``: what is replaced is taken too.
+    """
+
+    taken: _Taken
+    place: torch.fx.Node
+    read: int | None
+    is_operand: bool
+    ways: Mapping[torch.fx.Node, Way]
+
+    def replaced(self, place: torch.fx.Node) -> torch.fx.Node:
+        return place if self.read is None else place.all_input_nodes[self.read]
+
+
+def _proposed(scene: Scene, held: Held) -> Iterator[_Proposed]:
+    order = {node: number for number, node in enumerate(scene.draft.program.graph.graph.nodes)}
     holding = {node for nodes in held.values() for node in nodes}
     for taken in [taken for steps in _missing(scene, held) for taken in _with_holders(steps, held)]:
-        latest = max(place[node] for node in taken.operands.values())
+        latest = max(order[node] for node in taken.operands.values())
         behind = descendants(taken.operands.values())
         lost = [
             node for node in scene.calls
-            if node in behind and node not in holding and is_floating(node) and place[node] > latest - _MOST_LOST
+            if node in behind and node not in holding and is_floating(node) and order[node] > latest - _MOST_LOST
             and _may_be(node, taken.result)
         ][:_MOST_LOST]  # fmt: skip
-        kept = sorted(set(taken.operands.values()), key=place.__getitem__, reverse=True)
-        for node in kept if taken.is_sum else (*lost, *kept):
-            yield _computed(scene, taken, node, is_operand=node in kept), taken
+        kept = sorted(set(taken.operands.values()), key=order.__getitem__, reverse=True)
+        lost = [node for node in lost if node.target is aten.add.Tensor] if taken.is_sum else lost
+        behind_them = [*lost, *kept]
+        readers = [] if taken.is_sum else [place for node in kept for place in _readers(scene, node)]
+        for place, read in [*((node, None) for node in behind_them), *readers]:
+            ways = {theirs: way for theirs, own in taken.operands.items() if (way := way_to(place, own)) is not None}
+            yield _Proposed(taken, place, read, read is not None or place in kept, ways)
+
+
+def _readers(scene: Scene, node: torch.fx.Node) -> list[tuple[torch.fx.Node, int]]:
+    """The first call of each operator of the forward pass that takes a value."""
+    found: dict[object, tuple[torch.fx.Node, int]] = {}
+    for user in scene.calls if is_floating(node) else ():
+        if node in user.all_input_nodes and not is_backward(user) and not derives(user, node):
+            found.setdefault(user.target, (user, user.all_input_nodes.index(node)))
+    return list(found.values())[:_MOST_READERS]
+
+
+def _in_turn(found: _Proposed, turns: int, spec: Lines, held: Held) -> _Proposed | None:
+    """The same some turns further on. What is not computed there is what the spec takes in that turn."""
+    operands = dict(found.taken.operands)
+    for theirs in operands.keys() - found.ways.keys():
+        taker = next(step for step in found.taken.steps if theirs in step.all_input_nodes)
+        same = spec.same(taker, spec)
+        turn = same.index(taker) + turns if same else -1
+        holders_there = ()
+        if 0 <= turn < len(same):
+            holders_there = held.get(same[turn].all_input_nodes[taker.all_input_nodes.index(theirs)], ())
+        if not holders_there:
+            return None
+        operands[theirs] = holders_there[0]
+    return dataclasses.replace(found, taken=dataclasses.replace(found.taken, operands=operands))
 
 
 def _may_be(node: torch.fx.Node, theirs: torch.fx.Node) -> bool:
@@ -197,7 +182,7 @@ def _missing(scene: Scene, held: Held) -> Iterator[tuple[torch.fx.Node, ...]]:
     for first in [*([seed] for seed in seeds), seeds] if len(seeds) > 1 else [seeds]:
         steps = list(first)
         for node in order[order.index(steps[0]) + 1 :] if steps else ():
-            if len(steps) == _MOST_STEPS:
+            if len(steps) == MOST_STEPS:
                 break
             if held[node] or set(steps).isdisjoint(node.all_input_nodes):
                 continue
@@ -229,16 +214,27 @@ def _with_holders(steps: tuple[torch.fx.Node, ...], held: Held) -> Iterator[_Tak
     yield from (_Taken(steps, way) for way in (ways if ways[0] != ways[1] else ways[:1]))
 
 
-def _computed(scene: Scene, taken: _Taken, node: torch.fx.Node, *, is_operand: bool) -> Move:
-    """``node``: the value in whose place the spec's is taken, by all that is computed behind it."""
+def _computed(scene: Scene, found: _Proposed, place: torch.fx.Node) -> Move:
+    """``place``: where the spec's value is taken in the place of one that is there, by all that is computed behind."""
+    taken = found.taken
     names = [step.name for step in taken.steps]
-    operands = {of_spec.name: held.name for of_spec, held in taken.operands.items()}
+    ways = {theirs.name: way for theirs, way in found.ways.items()}
+    operands = {theirs.name: held.name for theirs, held in taken.operands.items()}
+
+    def held_by(draft: Draft, theirs: str) -> torch.fx.Node:
+        if theirs not in ways:
+            return draft.node(operands[theirs])
+        end = at_end(draft.node(place.name), ways[theirs])
+        if end is None:
+            raise DraftError("another way")
+        return end
 
     def apply(draft: Draft) -> None:
         spec = {own.name: own for own in (draft.spec or scene.spec).graph.graph.nodes}
-        replaced = draft.node(node.name)
+        reader = draft.node(place.name)
+        replaced = found.replaced(reader)
         order = {own: number for number, own in enumerate(draft.program.graph.graph.nodes)}
-        made: dict[torch.fx.Node, Any] = {spec[own]: draft.node(held) for own, held in operands.items()}
+        made: dict[torch.fx.Node, Any] = {spec[theirs]: held_by(draft, theirs) for theirs in operands}
         last = max(made.values(), key=order.__getitem__)
         users = [user for user in replaced.users if order[user] > order[last] and not derives(user, replaced)]
         leaving = {item.name for item in draft.program.outputs if item.node is replaced}
@@ -255,31 +251,37 @@ def _computed(scene: Scene, taken: _Taken, node: torch.fx.Node, *, is_operand: b
             made[step] = last
         if not is_tensor(last) or shape_of(last) != shape_of(replaced):
             raise DraftError("another shape")
-        draft.redirect(replaced, last, users)
-        draft.redirect_outputs(replaced, last, leaving)
+        draft.redirect(replaced, last, users if found.read is None else [reader])
+        draft.redirect_outputs(replaced, last, leaving if found.read is None else ())
 
-    texts = functools.partial(_texts, scene, taken, node, is_operand)
-    place = model_location_of(taken.result)
-    line = (place.file, place.line) if place is not None else taken.result.name
-    kind = ("as spec", line, str(taken.result.target), len(taken.steps), is_operand)
-    pointed = _reader(scene, node) if is_operand else node
-    return Move(kind, pointed.name, "VC108", texts, apply)
+    texts = functools.partial(_texts, scene, found, place)
+    made_at = model_location_of(taken.result)
+    line = (made_at.file, made_at.line) if made_at is not None else taken.result.name
+    kind = ("as spec", line, str(taken.result.target), len(taken.steps), found.is_operand, found.read)
+    pointed = _reader(scene, place) if found.is_operand and found.read is None else place
+    return Move(kind, pointed.name, "VC108", texts, apply, texts_of_line=functools.partial(_each_time, texts))
 
 
-def _texts(scene: Scene, taken: _Taken, node: torch.fx.Node, is_operand: bool, _: Draft) -> tuple[str, str]:
+def _each_time(texts: Texts, draft: Draft) -> tuple[str, str]:
+    message, hint = texts(draft)
+    return f"{message}, each time that the line runs", f"{hint}, each time that the line runs"
+
+
+def _texts(scene: Scene, proposed: _Proposed, place: torch.fx.Node, _: Draft) -> tuple[str, str]:
+    taken, node = proposed.taken, proposed.replaced(place)
     found = scene.value(node)
-    if taken.is_sum:
+    if taken.is_sum and proposed.is_operand:
         first, last = taken.operands.values()
         one, other = (scene.value(held) for held in (first, last))
         message = f"{one} is not added to {other}, as it is in the spec"
         return message, f"add {one} to {other} after {scene.line(node)}"  # both are computed: one at least has a line
-    if not is_operand and (exchanged := _exchanged_operand(taken, node)) is not None:
+    if not proposed.is_operand and (exchanged := _exchanged_operand(taken, node)) is not None:
         return exchanged_texts(scene, node, *exchanged)
     wanted = call_name(taken.result)
-    where = _lines(taken)
-    if is_operand:
+    where = lines_of_steps(taken.steps)
+    if proposed.is_operand:
         message = f"{found} is used as it is, where the spec computes {wanted}"
-        pointed = _reader(scene, node)
+        pointed = place if proposed.read is not None else _reader(scene, node)
         behind = f" after {scene.line(node)}" if pointed is node else f" at {scene.line(pointed)}"
         return message, f"compute {wanted}{where} and use it in the place of {found}{behind}"
     if found == wanted and where:  # one expression, of other values
@@ -291,12 +293,12 @@ def _texts(scene: Scene, taken: _Taken, node: torch.fx.Node, is_operand: bool, _
 
 def _reader(scene: Scene, node: torch.fx.Node) -> torch.fx.Node:
     """What takes a value first, where the spec runs the line that computes the value as well; else the value."""
-    if not _is_line_of_spec(scene, node):
+    if not is_line_of_spec(scene, node):
         return node
     return next((later for later in scene.order if later in node.users and model_location_of(later) is not None), node)
 
 
-def _is_line_of_spec(scene: Scene, node: torch.fx.Node) -> bool:
+def is_line_of_spec(scene: Scene, node: torch.fx.Node) -> bool:
     """Whether the spec runs the node's line, or it has none."""
     place = model_location_of(node)
     return place is None or at_line(place) in scene.lines_of_spec
@@ -314,9 +316,9 @@ def _exchanged_operand(taken: _Taken, node: torch.fx.Node) -> tuple[torch.fx.Nod
     return differing[0] if len(differing) == 1 else None
 
 
-def _lines(taken: _Taken) -> str:
+def lines_of_steps(steps: Sequence[torch.fx.Node]) -> str:
     """Where the spec computes what is taken over, for hints."""
-    places = [place for step in taken.steps if (place := model_location_of(step)) is not None]
+    places = [place for step in steps if (place := model_location_of(step)) is not None]
     lines = sorted({place.line for place in places if place.file == places[-1].file})
     if not lines:
         return ""

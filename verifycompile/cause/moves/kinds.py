@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from verifycompile.cause.moves.arrangements import arranged_before_cut, cut_as_others, neighbouring_positions
 from verifycompile.cause.moves.as_other_ranks import lines_of_other_ranks
-from verifycompile.cause.moves.as_spec import calls_of_spec, missing_summands, positions_of_spec, tables_of_spec
+from verifycompile.cause.moves.as_spec import calls_of_spec, missing_summands
 from verifycompile.cause.moves.before_reductions import reduced_operands
 from verifycompile.cause.moves.boundary import other_input_placements, other_output_placements
 from verifycompile.cause.moves.collectives import (
@@ -60,6 +60,7 @@ from verifycompile.cause.moves.scales import (
     scaled_values,
 )
 from verifycompile.cause.moves.steps import other_steps, spread_pieces
+from verifycompile.cause.moves.tables import positions_of_spec, tables_of_spec
 from verifycompile.cause.moves.turns import values_of_turns
 from verifycompile.cause.moves.unused import unused_summands
 from verifycompile.cause.moves.versions import other_versions, overwritten

@@ -47,6 +47,7 @@ class Move:
     ``runs_beside``: the name of the node before or behind which that line is meant to run.
     ``lacks_derivative``: in the source it changes gradients as well, which ``apply`` leaves as they are.
     ``texts_of_line``: what is said where several nodes of one line are changed alike, if that is something else.
+    ``is_of_others``: it is tried together with the same change of other nodes alone.
     """
 
     kind: tuple[object, ...]
@@ -59,6 +60,7 @@ class Move:
     runs_beside: str = ""
     lacks_derivative: bool = False
     texts_of_line: Texts | None = None
+    is_of_others: bool = False
 
     @property
     def inserts(self) -> bool:
@@ -77,7 +79,7 @@ class Scene:
 
     ``axes``: the mesh axes along which all ranks run the draft. ``values``: whether ``outcome`` has values of the
     draft's own nodes; where each rank has its graph, it has not. ``held``: names of the draft's nodes -> the nodes of
-    ``outcome`` that hold their values.
+    ``outcome`` that hold their values. ``everywhere``: the scenes of all graphs, this one among them.
     """
 
     spec: Program
@@ -89,6 +91,7 @@ class Scene:
     axes: tuple[int, ...]
     values: bool
     held: Mapping[str, Sequence[torch.fx.Node]]
+    everywhere: Sequence[Scene]
 
     @functools.cached_property
     def outputs(self) -> list[ProgramOutput]:

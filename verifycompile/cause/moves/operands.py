@@ -15,7 +15,8 @@ import torch.fx
 from torch._ops import OpOverload
 
 from verifycompile.cause.draft import Draft
-from verifycompile.cause.moves.move import Move, Scene, fixed, is_tensor, shape_of, views
+from verifycompile.cause.moves.lost_sums import behind_moves
+from verifycompile.cause.moves.move import Move, Scene, computed, fixed, is_tensor, shape_of, views
 from verifycompile.program import ProgramInput, Role
 from verifycompile.torch_interface.operators.evaluation import is_view, operator_name
 from verifycompile.torch_interface.ranks.rank_values import RANK_NAMESPACES, namespace
@@ -33,6 +34,7 @@ _MOST_PAIRS = 200
 _MOST_TOLD = 4
 """Of the numbers of a line, so many are told."""
 _OF_PIECES = (aten.select_backward.default, aten.slice_backward.default)
+_SHAPING = (aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.expand.default)  # noqa: SLF001 - names of operators
 _MEANS = (aten.mean.default, aten.mean.dim)
 _DIVISIONS = (aten.div.Tensor, aten.div.Scalar)
 _ARITHMETIC = (aten.mul.Tensor, aten.div.Tensor, aten.add.Tensor, aten.sub.Tensor)
@@ -167,7 +169,9 @@ def _exchanged_inputs(scene: Scene, first: ProgramInput, second: ProgramInput) -
             for output in draft.program.outputs
         )
 
-    reader = next(node for node in scene.order if first.node in node.all_input_nodes)
+    computing = (node for node in scene.order if computed(node) and behind_moves(node) is node)
+    readers = (node for node in computing if first.node in map(behind_moves, node.all_input_nodes))
+    reader = next(readers, next(iter(first.node.users)))
     both = f"`{first.name}` and `{second.name}`"
     texts = fixed(f"{both} are taken for each other", f"exchange {both} where they are used")
     return Move(("exchange",), reader.name, "VC108", texts, apply)
@@ -318,6 +322,8 @@ def arguments_of_spec(scene: Scene) -> Iterator[Move]:
             means += [node] if node.target in _MEANS else []
     for node in scene.calls:
         own = _constants(node)
+        if node.target in _SHAPING:
+            continue  # another size does not fit
         for key, same in spec.get(node.target, {}).items():
             given = _constants(same)
             if key == repr(own) or set(given) != set(own):
