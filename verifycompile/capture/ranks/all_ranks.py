@@ -18,7 +18,7 @@ from verifycompile.capture.numbers.held_numbers import held_numbers, write_numbe
 from verifycompile.capture.ranks.as_ranks import AsRanks, Built, relocated, unknown_variables
 from verifycompile.capture.ranks.boundaries import Boundary, boundary_of, require_one_boundary
 from verifycompile.capture.ranks.common_graph import Differences, DifferentGraphsError, compare, generalize, needed_cuts
-from verifycompile.capture.ranks.tidy import without_copies
+from verifycompile.capture.ranks.tidy import with_joined_slices, without_copies
 from verifycompile.errors import UsageError
 from verifycompile.program import Blocker, Mesh, Program
 from verifycompile.torch_interface.data_parallel.outer import outer_of
@@ -212,6 +212,7 @@ def _generalized(found: Mapping[int, _Captured], root: Root) -> Root:
     graphs = {rank: item.graph for rank, item in found.items()}
     for graph in graphs.values():
         without_copies(graph)
+        with_joined_slices(graph)
     if any(has_messages(graph) for graph in graphs.values()):
         raise DifferentGraphsError("the ranks send messages to one another", None)
     require_one_boundary({rank: item.boundary for rank, item in found.items()})
