@@ -8,8 +8,10 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 import torch.distributed as dist
 import torch.fx
+from torch import nn
 from torch.distributed.tensor import Partial
 
 from verifycompile.backends.reports import VerificationWarning, rank_of_job, text_for_this_rank, warn_with_report
@@ -19,8 +21,9 @@ from verifycompile.diagnostics.severity import Severity
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.errors import UsageError
 from verifycompile.program import OutputKind, Program, SourceLocation
+from verifycompile.torch_interface.data_parallel.outer_ddp import ranks_of_ddp
 from verifycompile.torch_interface.dynamo.eager_frames import EagerFrame, Watch, watch_eager_frames
-from verifycompile.torch_interface.dynamo.frames import frame_under_compilation
+from verifycompile.torch_interface.dynamo.frames import Frame, frame_under_compilation
 from verifycompile.torch_interface.dynamo.handed_over import HandedOver, handed_over
 from verifycompile.torch_interface.dynamo.whole_program import is_whole_program
 from verifycompile.torch_interface.errors import RefinementError
@@ -167,6 +170,23 @@ def _refuse(
     refused = RefinementError(report)
     refused.text = text_for_this_rank(report)
     raise refused
+
+
+def warn_of_gradients_nobody_reduces(frame: Frame, inputs: Sequence[Any]) -> None:
+    """Where parameters are read that ``DistributedDataParallel`` manages, and its forward does not run."""
+    trained = [value for value in inputs if isinstance(value, nn.Parameter) and value.requires_grad]
+    if not trained or not torch.is_grad_enabled() or rank_of_job() != 0:
+        return
+    managed = ranks_of_ddp()
+    if any(id(value) in managed for value in trained):
+        text = _PAST_WRAPPER.format(frame.function)
+        warnings.warn_explicit(text, VerificationWarning, frame.code.co_filename, frame.code.co_firstlineno)
+
+
+_PAST_WRAPPER = (
+    "`{}` reads parameters of a `DistributedDataParallel` whose forward does not run, as in `model.module(x)`: no rank "
+    "reduces the gradients of this call, unless that forward runs before the same backward. Call the wrapper"
+)
 
 
 _told: set[tuple[str, str, int]] = set()

@@ -21,6 +21,7 @@ from verifycompile.backends.unverified import (
     PART,
     refuse_numbers_of_partial_sums,
     refuse_unverified_runs,
+    warn_of_gradients_nobody_reduces,
     without_sums_for_python,
 )
 from verifycompile.backends.waivers import apply_waivers, warn_of_waived
@@ -168,6 +169,8 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
     verify_again_where_hooks_change(gm, example_inputs, frame_under_compilation())
     verify_again_where_saving_changes()
     is_wrapped = outer_of(example_inputs).is_parallel
+    if not is_wrapped:
+        warn_of_gradients_nobody_reduces(frame, example_inputs)
     verify_again_where_layouts_change(gm, example_inputs, whole_by_default=not is_wrapped)
     parallel = has_parallelism(gm, example_inputs) or _follows_on(example_inputs)
     if not parallel and not (is_wrapped and torch.is_grad_enabled()) and not _says_what_to_prove(options):

@@ -22,6 +22,7 @@ class OwnCapture:
     open, by name, which input each is, and what it was. ``returned``: what is said of the graphs that returned its
     arguments. ``dtensors``: inputs that say how they are laid out. ``unless_compared``: assumptions that comparing
     replaces. ``wrappers``: parameter -> what wrapper sends it, and how. ``alone``: captures it as what a rank runs.
+    ``broken_at``: the line at which a graph break ends its graph, "" for none.
     ``places``: where an output is found -> its name. ``constants``: place -> what is returned there that is no
     tensor. ``contents``: rank -> name -> digest of what the models that `build` makes hold.
     """
@@ -38,6 +39,7 @@ class OwnCapture:
     constants: Mapping[str, str]
     wrappers: Mapping[str, tuple[str, ...]]
     alone: Callable[[], Program]
+    broken_at: str
     contents: Mapping[int, Mapping[str, bytes]]
 
 

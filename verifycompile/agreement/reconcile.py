@@ -153,6 +153,8 @@ def _reconciled(conversation: Conversation, captured: Captured, options: Options
     if len(set(specs.values())) > 1 and not places:
         message, node = _spec_message(conversation, spec, specs)
         messages.append(message)
+    if broken := _break_messages(said):
+        return blocked(spec, implementation, options, broken)  # all else follows from it
     if messages:
         return blocked(spec, implementation, options, messages, node)
     message = "the ranks run programs that differ: their shards differ in size."
@@ -297,6 +299,24 @@ def _open_messages(said: Mapping[int, Parts]) -> list[str]:
         "same. Pass the same, or compile with `dynamic=False`."
         for name, (first, other) in itertools.islice(_differing(found), 1)
     ]
+
+
+def _break_messages(said: Mapping[int, Parts]) -> list[str]:
+    """Where the graphs of ranks end at other lines, since some of them alone meet a graph break there."""
+    first, *others = sorted(said)
+    for rank in others:
+        ours, theirs = said[first]["broken at"], said[rank]["broken at"]
+        if ours != theirs:
+            place, ends, goes_on = (ours, first, rank) if ours else (theirs, rank, first)
+            return [_BREAK.format(place, ends, goes_on)]
+    return []
+
+
+_BREAK = (
+    "a graph break ends the graph of rank {1} at {0}, and rank {2} goes on there, so that they compile other graphs. "
+    "Keep what one rank alone does, as printing and logging, out of what is compiled: do it with what the call "
+    "returns, or on all ranks."
+)
 
 
 def _place_messages(said: Mapping[int, Parts]) -> list[str]:

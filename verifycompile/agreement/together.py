@@ -104,7 +104,7 @@ def _in_job(spec: Program, implementation: Program, options: Options, channel: C
     question = channel.publish(own.frame, ranks, digest, alike_on(parts["held on some"], implementation))
     answer = channel.answers(question, digest, seconds)
     if answer.absent:
-        report = blocked(spec, implementation, options, [_absent(answer)])
+        report = blocked(spec, implementation, options, [_absent(answer, own.broken_at)])
     elif answer.agrees:
         report = verify_captured(spec, as_compared(implementation, own), options)
     else:
@@ -133,6 +133,7 @@ def said_of(
         "general": len(written) == 1,
         "spec": write(dataclasses.replace(spec, blockers=())).digest,
         "blockers": [blocker.message for blocker in spec.blockers],
+        "broken at": own.broken_at,
         "places": dict(own.places),
         "constants": dict(own.constants),
         "held": held_digests(implementation, own),
@@ -249,8 +250,15 @@ def _options(options: Options) -> Mapping[str, str]:
     }
 
 
-def _absent(answer: Answer) -> str:
+def _absent(answer: Answer, broken_at: str) -> str:
     listed = [f"rank {rank}: {reason}" for rank, reason in answer.absent.items()]
     more = f" and {len(listed) - 4} more" if len(listed) > 4 else ""
     ranks = "a rank that runs this program has" if len(listed) == 1 else "ranks that run this program have"
-    return f"{ranks} not said what it captured: {'; '.join(listed[:4])}{more}."
+    text = f"{ranks} not said what it captured: {'; '.join(listed[:4])}{more}."
+    return f"{text} {_BROKEN.format(broken_at)}" if broken_at and broken_at not in text else text
+
+
+_BROKEN = (
+    "On this rank a graph break ends the graph at {}: keep what one rank alone does there, as printing and logging, "
+    "out of what is compiled."
+)

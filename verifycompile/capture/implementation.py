@@ -54,6 +54,7 @@ from verifycompile.torch_interface.data_parallel.outer import Outer, outer_of
 from verifycompile.torch_interface.dtensor.tensors import layouts_forgotten
 from verifycompile.torch_interface.dynamo.frames import Frame, TracedFrame, trace_frame, traced_frame_under_compilation
 from verifycompile.torch_interface.dynamo.gradient_stops import Stop, gradients_pass, stops_of
+from verifycompile.torch_interface.dynamo.handed_over import handed_over
 from verifycompile.torch_interface.operators.shapes import trace_guards
 from verifycompile.torch_interface.ranks.acting_rank import is_pretended
 from verifycompile.torch_interface.ranks.mesh import (
@@ -206,6 +207,7 @@ def capture_traced(
             constants=constants_returned(hooked.exported.traced),
             wrappers=sent_by(hooked.exported, found.mesh, outer),
             alone=alone,
+            broken_at=handed_over().place if traced.is_broken else "",
             contents=everywhere.contents,
         ),
         seconds=time.perf_counter() - start,

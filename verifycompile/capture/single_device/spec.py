@@ -53,6 +53,7 @@ from verifycompile.torch_interface.dynamo.frames import (
     TracedFrame,
     trace_frame,
 )
+from verifycompile.torch_interface.dynamo.handed_over import handed_over
 from verifycompile.torch_interface.guards.argument_guards import arguments_read
 from verifycompile.torch_interface.operators.shapes import shape_of, symbol_of, trace_guards
 from verifycompile.torch_interface.ranks.parallelism import has_parallelism
@@ -135,15 +136,16 @@ def _numbers_read(implementation: Program) -> set[str]:
 
 
 BROKEN = (
-    "a graph break ends this graph, and the option `spec` says what the whole program computes: what follows the break "
-    "could not be compared. Remove the break (`fullgraph=True` shows where it is), or leave the option out."
+    "a graph break ends this graph{}, and the option `spec` says what the whole program computes: what follows the "
+    "break could not be compared. Take what stands there out of what is compiled (`fullgraph=True` says more), or "
+    "leave the option out."
 )
 
 
 def _given(exported: Export, implementation: Program, options: Options) -> Captured:
     assert options.spec is not None
     if exported.traced.is_broken:
-        raise UsageError("VC305", BROKEN)
+        raise UsageError("VC305", BROKEN.format(f" at {place}" if (place := handed_over().place) else ""))
     _check_single_device(options.spec)
     _check_names(options.spec, options.param_names)
     tensors = WholeTensors(exported, implementation, options)

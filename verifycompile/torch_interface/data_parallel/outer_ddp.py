@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gc
+import weakref
 from typing import Any
 
 import torch
@@ -49,14 +51,29 @@ def managed_by_ddp(wrapper: DistributedDataParallel) -> list[nn.Parameter]:
 
 def ranks_of_ddp() -> dict[int, tuple[int, ...]]:
     """The ranks whose gradients a ``DistributedDataParallel`` reduces together, by the identity of the parameter and
-    of its gradient. Torch keeps no list of its wrappers.
+    of its gradient.
     """
     found: dict[int, tuple[int, ...]] = {}
-    for held in gc.get_objects():
-        if issubclass(type(held), DistributedDataParallel) and "_module_parameters" in vars(held):
-            ranks = _ranks_of_wrapper(held)
-            managed = managed_by_ddp(held) if len(ranks) > 1 else []
-            found.update((id(value), ranks) for parameter in managed for value in (parameter, parameter.grad))
+    for wrapper in list(_wrappers()):
+        ranks = _ranks_of_wrapper(wrapper)
+        managed = managed_by_ddp(wrapper) if len(ranks) > 1 else []
+        found.update((id(value), ranks) for parameter in managed for value in (parameter, parameter.grad))
+    return found
+
+
+@functools.cache
+def _wrappers() -> weakref.WeakSet[DistributedDataParallel]:
+    """Of which torch keeps no list: those of now are looked for among all objects, later ones tell of themselves."""
+    makes_reducer: Any = DistributedDataParallel._ddp_init_helper
+    made = (held for held in gc.get_objects() if issubclass(type(held), DistributedDataParallel))
+    found = weakref.WeakSet(held for held in made if "_module_parameters" in vars(held))
+
+    @functools.wraps(makes_reducer)
+    def tells(wrapper: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
+        makes_reducer(wrapper, *args, **kwargs)
+        found.add(wrapper)
+
+    DistributedDataParallel._ddp_init_helper = tells  # type: ignore[method-assign]
     return found
 
 

@@ -46,7 +46,12 @@ from verifycompile.torch_interface.dynamo.attributes import lift_attributes, wit
 from verifycompile.torch_interface.dynamo.closures import closed_over
 from verifycompile.torch_interface.dynamo.collective_tracing import trace_collectives
 from verifycompile.torch_interface.dynamo.device_numbers import note_numbers_of_devices
-from verifycompile.torch_interface.source_lines.source import is_code_of_user, is_user_file, keep_lines_of_strings
+from verifycompile.torch_interface.source_lines.source import (
+    is_code_of_user,
+    is_user_file,
+    keep_lines_of_strings,
+    line_of_user,
+)
 from verifycompile.torch_interface.training_step.gradient_hooks import GradientHook, hooks_of_traced_code
 from verifycompile.torch_interface.training_step.returned_values import LeftBehind, left_behind
 
@@ -61,12 +66,14 @@ _RESUMPTION = "torch_dynamo_resume_in_"
 class GraphBreakError(Exception):
     """A function does not trace to one graph; the message is Dynamo's explanation with the user's line.
 
-    ``is_graph_break`` is False where an operator rejects its arguments, as it would when run.
+    ``is_graph_break`` is False where an operator rejects its arguments, as it would when run. ``place``: the line that
+    torch cannot trace, "" where that is not all that is in the way.
     """
 
-    def __init__(self, message: str, *, is_graph_break: bool = True) -> None:
+    def __init__(self, message: str, *, is_graph_break: bool = True, place: str = "") -> None:
         super().__init__(message)
         self.is_graph_break = is_graph_break
+        self.place = place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -352,7 +359,9 @@ def trace_frame(frame: Frame, use: Callable[[TracedFrame], Result], *, up_to_bre
         except (Unsupported, UserError, TorchRuntimeError) as failure:
             wrong_arguments = isinstance(failure, TorchRuntimeError) or type(failure).__name__ == "TorchRuntimeError"
             wrong_arguments &= _data_dependence(failure) is None
-            raise GraphBreakError(_explanation(failure), is_graph_break=not wrong_arguments) from failure
+            is_break = type(failure) is Unsupported and _RAISED.search(str(failure)) is None
+            place = line_of_user(failure.real_stack) if is_break else ""
+            raise GraphBreakError(_explanation(failure), is_graph_break=not wrong_arguments, place=place) from failure
         except IndexError as failure:  # an operator's own, which torch lets through
             raise GraphBreakError(_explanation(failure), is_graph_break=False) from failure
     if not results:

@@ -25,19 +25,22 @@ from torch._dynamo.variables.tensor import NumpyNdarrayVariable
 
 from verifycompile.torch_interface.dynamo.returned import held_sum
 from verifycompile.torch_interface.guards.frame_guards import verify_again_unless
+from verifycompile.torch_interface.source_lines.source import line_of_user
 
 
 @dataclasses.dataclass(frozen=True)
 class HandedOver:
     """``nodes``: results of the graph that the instruction reads, by name, with what the program calls them.
 
-    ``line`` and ``reason``: where the graph ends, and why. ``held_sum``: a value that came in, and holds a sum of which
+    ``line`` and ``reason``: where the graph ends, and why; ``place``: the user's innermost line there, as written.
+    ``held_sum``: a value that came in, and holds a sum of which
     a graph before left a part on each rank; or, ``is_unread``, of which it is not known whether it does.
     """
 
     nodes: dict[str, str] = dataclasses.field(default_factory=dict[str, str])
     line: int = 0
     reason: str = ""
+    place: str = ""
     held_sum: str = ""
     is_unread: bool = False
 
@@ -64,7 +67,8 @@ def keep_handed_over(translator: Any, reason: Any, stack_pops: int) -> HandedOve
                     nodes.setdefault(item.as_proxy().node.name, name)
         held, is_unread = _held_on_entry(sources, translator) if sources else ("", False)
         text = str(reason.reason).strip().splitlines()
-        found = HandedOver(nodes, translator.lineno, text[0].rstrip(":.") if text else "", held, is_unread)
+        said = text[0].rstrip(":.") if text else ""
+        found = HandedOver(nodes, translator.lineno, said, line_of_user(reason.user_stack), held, is_unread)
     _handed_over.set(found)
     return found
 

@@ -12,7 +12,8 @@ import re
 import sys
 import traceback
 import types
-from pathlib import Path
+from collections.abc import Iterable
+from pathlib import Path, PurePath
 
 import torch
 import torch.fx
@@ -140,6 +141,15 @@ def is_user_class(kind: type) -> bool:
 def is_code_of_user(file: str) -> bool:
     """True for a file of the user's that is none of this package either."""
     return is_user_file(file) and not file.startswith(_PACKAGE)
+
+
+def line_of_user(stack: Iterable[traceback.FrameSummary]) -> str:
+    """The innermost line of a stack outside of torch, as it is written, and where; the user's own, if there is one."""
+    outside = [frame for frame in stack if is_user_file(frame.filename)]
+    if not outside:
+        return ""
+    last = next((frame for frame in reversed(outside) if not is_installed(frame.filename)), outside[-1])
+    return f"`{(last.line or '').strip()}` ({PurePath(last.filename).name}:{last.lineno})"
 
 
 def calling_line() -> SourceLocation | None:
