@@ -283,7 +283,31 @@ class Normed(nn.Module):
 
 
 numbers = torch.empty
+def from_first(x, first):
+    places = torch.arange(16.0)
+    cos, sin = places.cos()[first : first + x.shape[0]], places.sin()[first : first + x.shape[0]]
+    return x * cos[:, None] + sin[:, None]
+
+
+def scores(q, k):
+    return from_first(q, 0) @ from_first(k, 0).T
+
+
+def scored(mesh, wrong):
+    def program(q, k):
+        first = mesh.get_local_rank() * q.shape[0]
+        k = funcol.all_gather_tensor(k, 0, mesh)
+        k = from_first(k, first if wrong else 0)
+        return from_first(q, first) @ k.T
+
+    return program
+
+
 MISTAKES = {
+    "gathered keys from the rank's position on": Mistake(
+        scores, scored, (numbers(3, 4), numbers(3, 4)), {"q": ROWS, "k": ROWS}, ROWS, "VC117",
+        "k = from_first(k, first if wrong else 0)", "take 0 on all ranks",
+    ),
     "every rank loads the first part": Mistake(
         gated, loaded, (numbers(2, 4), numbers(6, 4), numbers(6, 4), numbers(4, 6)), {}, WHOLE, "VC104",
         "second = part(up, 0, 0 if wrong else rank)", "times its length, for the call at line {line} alone (checked)",

@@ -10,7 +10,7 @@ from verifycompile.cause.draft import Draft
 from verifycompile.cause.moves.move import Move
 from verifycompile.program import OutputKind, SourceLocation
 from verifycompile.torch_interface.source_lines.model_lines import is_made_by_autograd, model_location_of
-from verifycompile.torch_interface.source_lines.source import at_line
+from verifycompile.torch_interface.source_lines.source import at_line, frames_of
 from verifycompile.torch_interface.source_lines.value_names import is_backward
 from verifycompile.torch_interface.training_step.gradient_marks import noted_owner
 
@@ -38,7 +38,8 @@ def by_line(moves: Iterable[Move], draft: Draft) -> Iterator[tuple[Move, ...]]:
             yield from () if move.is_of_others else ((move,),)
         elif not move.is_of_others:
             later.append(move)
-        for part in (None if place is None else place.column, _operands_of(move, draft)):
+        calls = tuple(map(at_line, frames_of(draft.node(move.node))))  # of a helper that several lines call
+        for part in (None if place is None else place.column, _operands_of(move, draft), calls):
             parts.setdefault(line, {}).setdefault(part, {}).setdefault(move.node, move)
     for line, nodes in lines.items():
         together = {tuple(group): tuple(group.values()) for group in (*parts[line].values(), nodes)}

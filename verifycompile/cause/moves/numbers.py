@@ -40,13 +40,15 @@ def other_numbers(scene: Scene) -> Iterator[Move]:
 
 
 def shifted_numbers(scene: Scene) -> Iterator[Move]:
-    """The numbers of the rank that a call takes, all of them one less, one more, or begun at zero."""
+    """The numbers of the rank that a call takes, all of them one less, one more, begun at zero, or alike."""
     for call in scene.calls if scene.draft.rank is None else ():
         numbers = _of_ranks(scene.draft, call)
         least = min(map(min, numbers.values()), default=0)
         for distance in dict.fromkeys((-1, 1, -least)) if numbers else ():
             if distance and least + distance >= 0:
                 yield _shifted(scene, call, distance)
+        if numbers:
+            yield _of_first_rank(scene, call)
 
 
 def _of_ranks(draft: Draft, call: torch.fx.Node) -> dict[torch.fx.Node, Numbers]:
@@ -68,6 +70,20 @@ def _shifted(scene: Scene, call: torch.fx.Node, distance: int) -> Move:
         return message, f"let {line} take {wanted} on the ranks: {abs(distance)} {'less' if distance < 0 else 'more'}"
 
     return Move(("number", "shifted", distance), call.name, "VC117", texts, apply)
+
+
+def _of_first_rank(scene: Scene, call: torch.fx.Node) -> Move:
+    def apply(draft: Draft) -> None:
+        own = draft.node(call.name)
+        least = {number: min(found) for number, found in _of_ranks(draft, own).items()}
+        draft.set_arguments(own, *torch.fx.map_arg((own.args, own.kwargs), lambda item: least.get(item, item)))
+
+    def texts(draft: Draft) -> tuple[str, str]:
+        found = next(iter(_of_ranks(draft, draft.node(call.name)).values()))
+        message = f"{scene.value(call)} computes with {_listed(found)} on the ranks, where all need the same number"
+        return message, f"let {scene.line(call)} take {min(found)} on all ranks"
+
+    return Move(("number", "alike"), call.name, "VC117", texts, apply)
 
 
 def other_coordinates(scene: Scene) -> Iterator[Move]:
