@@ -13,8 +13,7 @@ from verifycompile.ir.scalar import add, as_scalar, divide
 from verifycompile.ir.size import Size, exact_quotient, normalize_size
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.building.numbers import LARGEST_CONSTANT, Number
-from verifycompile.rewrites.operators.stored_tensors import stored
+from verifycompile.rewrites.building.numbers import Number
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten
@@ -149,22 +148,3 @@ def linspace_of_tensors(b: Builder, start: View, end: View, steps: int, dtype: t
         return b.unsqueeze(start, 0)
     position = b.scale(b.iota(steps), divide(as_scalar(1), as_scalar(steps - 1)))
     return b.add(b.mul(b.sub(end, start), position), start)
-
-
-def _indices_of_triangle(b: Builder, row: int, col: int, offset: int, lower: bool) -> View:
-    """The places of a triangle of a matrix in row-major order, as a constant: rows, then columns."""
-    if row * col > LARGEST_CONSTANT:
-        raise UnsupportedError(UNREPRESENTABLE, f"the places of a triangle of {row} by {col}, at {offset}")
-    places = [(r, c) for r in range(row) for c in range(col) if (c - r <= offset if lower else c - r >= offset)]
-    content = (*(r for r, _ in places), *(c for _, c in places))
-    return stored(b, torch.int64, (2, len(places)), content)
-
-
-@operator(aten.tril_indices.default)
-def tril_indices(b: Builder, row: int, col: int, offset: int, dtype: torch.dtype | None) -> View:
-    return _indices_of_triangle(b, row, col, offset, lower=True)
-
-
-@operator(aten.triu_indices.default)
-def triu_indices(b: Builder, row: int, col: int, offset: int, dtype: torch.dtype | None) -> View:
-    return _indices_of_triangle(b, row, col, offset, lower=False)

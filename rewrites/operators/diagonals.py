@@ -72,22 +72,6 @@ def diagonal_scatter(b: Builder, self: View, src: View, offset: int, dim1: int, 
     return b.add(b.mul(b.sub(1, place), self), _embedded(b, source, rows, columns, offset, dim1, dim2))
 
 
-@operator(aten.block_diag.default)
-def block_diag(b: Builder, tensors: Sequence[View]) -> View:
-    """Matrices along the diagonal; a vector is a row, a number a matrix of one element."""
-    blocks = b.aligned(*tensors, b.full(0, (1, 1)))[:-1]
-    sizes = [b.shape(block) for block in blocks]
-    if not all(isinstance(size, int) and size > 0 for shape in sizes for size in shape):
-        raise UnsupportedError(UNREPRESENTABLE, "blocks without elements, or of sizes that are not known")
-    rows, columns = (sum(shape[k] for shape in sizes) for k in (0, 1))
-    row = column = 0
-    parts: list[View] = []
-    for block, (height, width) in zip(blocks, sizes, strict=True):
-        parts.append(b.pad(b.pad(block, 0, row, rows), 1, column, columns))
-        row, column = row + height, column + width
-    return b.add(*parts)
-
-
 # ------------------------------------------------------------------------------------------------ triangles
 
 

@@ -12,7 +12,6 @@ import torch
 from verifycompile.ir.scalar import ONE
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.operators.elementwise import require_real
 from verifycompile.rewrites.registry import RandomError, operator
 
 aten = torch.ops.aten
@@ -26,9 +25,3 @@ def native_dropout(b: Builder, input: View, p: float, train: bool | None) -> tup
     if p != 0.0 and train is not False:
         raise RandomError(f"dropout with p={p}")
     return input, b.pool.constant(ONE, input.shape)
-
-
-@operator(aten.native_dropout_backward.default)
-def native_dropout_backward(b: Builder, grad_output: View, mask: View, scale: float) -> View:
-    require_real(b, "grad_output")
-    return b.scale(b.mul(grad_output, mask), scale)

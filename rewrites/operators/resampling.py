@@ -1,4 +1,4 @@
-"""Interpolation, padding by reflection or repetition, and the shuffles between channels and space."""
+"""Interpolation, and padding by reflection or repetition."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from verifycompile.rewrites.operators.constant_matrix import (
 )
 from verifycompile.rewrites.operators.elementwise import require_real
 from verifycompile.rewrites.registry import (
-    UNREPRESENTABLE,
     UNSUPPORTED,
     Handler,
     UnsupportedError,
@@ -143,21 +142,3 @@ for _kind, _name in (("reflect", "reflection_pad"), ("repeat", "replication_pad"
     for _space in (1, 2, 3):
         operator(getattr(aten, f"{_name}{_space}d").default)(_forward)
         operator(getattr(aten, f"{_name}{_space}d_backward").default)(_backward)
-
-
-# ------------------------------------------------------------------------------------------------ shuffles
-
-
-def _quotient(size: Size, divisor: Size) -> Size:
-    quotient = exact_quotient(size, divisor)
-    if quotient is None:
-        raise UnsupportedError(UNREPRESENTABLE, f"{size} elements in parts of {divisor}")
-    return quotient
-
-
-@operator(aten.channel_shuffle.default, aten.native_channel_shuffle.default)
-def channel_shuffle(b: Builder, self: View, groups: Size) -> View:
-    """The channels of all groups by turns."""
-    samples, channels, *space = b.shape(self)
-    opened = b.reshape(self, [samples, groups, _quotient(channels, groups), *space])
-    return b.reshape(b.transpose(opened, 1, 2), [samples, channels, *space])

@@ -66,7 +66,14 @@ from tests.lowering import (
     test_budget,
     unknown_checks,
 )
-from tests.refinement import attempt_checks, closure_checks, inputs_checks, shares_checks, test_placement
+from tests.refinement import (
+    attempt_checks,
+    closure_checks,
+    inputs_checks,
+    part_by_part_checks,
+    shares_checks,
+    test_placement,
+)
 from verifycompile.certificate import annotations as recorded
 from verifycompile.certificate import (
     certificate,
@@ -110,6 +117,7 @@ from verifycompile.refinement import (
     dtensor_results,
     dtypes,
     inputs,
+    part_by_part,
     placement,
     quotients,
 )
@@ -175,6 +183,7 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     dtensor_results: inputs_checks.dtensor_checks,
     closure: closure_checks.checks,
     quotients: shares_checks.checks,
+    part_by_part: part_by_part_checks.checks,
     padded_pieces: padded_pieces_checks.checks,
     places: places_checks.checks,
     rank_offsets: rank_places_checks.offset_checks,
@@ -228,6 +237,7 @@ FUNCTIONS: Mapping[ModuleType, Collection[str]] = {
     elementwise: ("mul", "_is_infinite"),
     builder: ("scale",),
     quotients: shares_checks.FUNCTIONS,
+    part_by_part: part_by_part_checks.FUNCTIONS,
     exponential: (
         "is_positive", "_is_positive", "is_minus_infinity", "is_positive_number", "_is_masked_sum",
         *exponential_checks.FUNCTIONS, *lowest_checks.FUNCTIONS,
@@ -249,6 +259,8 @@ _OTHER_FORM = "the same value in another form: it can cost a proof"
 _ORDER = "dimensions in another order, by which a sum is found again"
 _LINEAR = "(operation.linear or operation.jointly_linear)"
 _CONSTANT_COUNTER = "v.term.operation is IOTA and any((d[0] == CONSTANT for d in v.axes[0]))"
+_IN_BOTH_ORDERS = "(_same(_Places(pool, one_by_one), left, right) for one_by_one in (True, False))"
+_IN_RING = "equal_in_ring(places.pool, first, second)"
 _TAKES_A_LIST = "any((isinstance(argument, (list, tuple)) for argument in node.args))"
 _GIVES_NO_LIST = "not isinstance(node.meta.get('val'), (list, tuple))"
 _ONLY_LOOKED_AT = "what may hold nothing is looked at for nothing"
@@ -340,6 +352,15 @@ SAME: Mapping[ModuleType, Mapping[str, str]] = {
         "`divisor != 1` for `divisor == 1`": _FASTER,
         "`False` for `whole`": _FASTER,
         "`term.operation not in _COPIES` for `term.operation in _COPIES`": _FASTER,
+    },
+    part_by_part: {
+        f"`all({_IN_BOTH_ORDERS})` for `any({_IN_BOTH_ORDERS})`": _OTHER_FORM,
+        f"`{_IN_RING}` for `same_value(first, second) or {_IN_RING}`": _FASTER,
+        f"`same_value(first, second)` for `same_value(first, second) or {_IN_RING}`": _OTHER_FORM,
+        f"`same_value(first, second) and {_IN_RING}` for `same_value(first, second) or {_IN_RING}`": _OTHER_FORM,
+        "`term.attributes[0] >= 0` for `term.attributes[0] > 0`": "no exponent is zero",
+        "`True` for `known is None`": _FASTER,
+        "`len(self._known) >= _MOST_VIEWS` for `len(self._known) > _MOST_VIEWS`": "one value less",
     },
     exponential: {
         "`term.operation is not CONTRACT` for `term.operation is not CONTRACT or term.summed`": (

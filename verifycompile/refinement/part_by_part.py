@@ -87,7 +87,7 @@ def _part(views: Sequence[View], dim: int, start: Size, stop: Size) -> View:
         if (first, after) == (start, stop):
             return view
         known = all(isinstance(place, int) for place in (first, after, start, stop))
-        if len(views) == 1 or (known and first <= start and stop <= after):
+        if len(views) == 1 or (known and stop <= after):
             return narrow(view, dim, start - first, stop - start)
         first = after
     raise UnalignedError("a part of several pieces")
@@ -116,7 +116,7 @@ def _may_vanish(view: View) -> bool:
     if is_positive(view.unscaled()) or is_positive_sum(view):
         return False
     summands = view.term.operands if view.term.operation is COMBINE else (view,)
-    return view.is_zero or all(_is_masked(summand) for summand in summands)
+    return all(_is_masked(summand) for summand in summands)
 
 
 def _is_masked(view: View) -> bool:
