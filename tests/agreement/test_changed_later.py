@@ -31,6 +31,12 @@ def test_what_ranks_change_otherwise_does_not(outcomes: dict[str, list[str]], na
     assert outcomes[f"wrong {name}"] == [DIFFERING.format(tensor, "Layer.forward")] * 2
 
 
+def test_what_one_rank_changes_and_sends_to_the_others_runs(outcomes: dict[str, list[str]]) -> None:
+    first, second = outcomes["received"]
+    assert first == second
+    assert first.startswith("ran: ")
+
+
 def test_a_graph_behind_a_break_compares_what_it_holds_as_well(outcomes: dict[str, list[str]]) -> None:
     assert outcomes["wrong break"] == [DIFFERING.format("factor", "forward after a graph break")] * 2
 

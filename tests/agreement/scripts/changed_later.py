@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
@@ -162,6 +163,18 @@ def alone(mesh: DeviceMesh, rank: int) -> str:
     return found
 
 
+def received(mesh: DeviceMesh, rank: int) -> str:
+    """Rank 0 changes a parameter and a buffer, and sends them to rank 1."""
+    model = parallel(Layer(), mesh)
+    compiled = compiled_once(model)
+    for tensor in (model.down.bias.to_local(), model.scale):
+        if rank == 0:
+            with torch.no_grad():
+                tensor.mul_(3)
+        dist.broadcast(tensor.data, 0)
+    return said(lambda: compiled(torch.ones(4, 8)))
+
+
 def often(mesh: DeviceMesh) -> str:
     """A buffer that all ranks change alike before each call: how often they speak, and what they say in the end."""
     model = parallel(Layer(), mesh)
@@ -220,6 +233,7 @@ def answers_of_rank(mesh: DeviceMesh, rank: int) -> dict[str, Any]:
     answers["right break"], answers["wrong break"] = behind_a_break(mesh, 3), behind_a_break(mesh, 2 + rank)
     answers["trained"], answers["counting"] = trained(mesh, Layer), trained(mesh, Counting)
     answers["often"], answers["seldom"] = often(mesh), seldom(mesh, rank)
+    answers["received"] = received(mesh, rank)
     answers["alone"] = alone(mesh, rank)
     return answers
 

@@ -14,6 +14,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from verifycompile.torch_interface.communication.received import writes_by_collectives
 from verifycompile.torch_interface.data_parallel.outer_reduction import on_the_stack
 from verifycompile.torch_interface.operators.contents import writes_to
 
@@ -44,9 +45,13 @@ def steps_parts_of_parameters() -> bool:
 
 
 def writes_outside_of_steps(tensor: torch.Tensor) -> int:
-    """``writes_to`` without what optimizers wrote that ran uncompiled, since this was asked for the first time."""
+    """The writes to a tensor without those of uncompiled optimizers, since this was asked for the first time."""
     _follow_steps()
-    return writes_to(tensor) - _BY_STEPS.get(tensor, 0)
+    return _writes(tensor) - _BY_STEPS.get(tensor, 0)
+
+
+def _writes(tensor: torch.Tensor) -> int:
+    return writes_to(tensor) + writes_by_collectives(tensor)
 
 
 @functools.cache
@@ -67,4 +72,4 @@ def _has_run(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         return
     # One step may run within another one, as in a ``ZeroRedundancyOptimizer``: nothing is counted twice.
     for value, by_others in _BEFORE.pop(optimizer, ()):
-        _BY_STEPS[value] = writes_to(value) - by_others
+        _BY_STEPS[value] = _writes(value) - by_others
