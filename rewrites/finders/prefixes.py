@@ -19,6 +19,7 @@ from verifycompile.ir.term import CONSTANT, Axis, Digit, Term, TermPool, View
 from verifycompile.rewrites.finders.finder import Proposal, SumFinder, whole_view
 from verifycompile.rewrites.lemmas.products import DISTRIBUTE_IN_SUM
 from verifycompile.rewrites.lemmas.ranges import MASKS_THAT_EXCLUDE, REST_OF_MASK
+from verifycompile.rewrites.lemmas.read import factors_of
 from verifycompile.rewrites.lemmas.substitution import Substitution
 
 
@@ -39,22 +40,50 @@ class _Bounded:
     turned: bool
     constant: int
 
+    @property
+    def counts(self) -> bool:
+        """Whether all positions add the same: how many chunks there are is how many positions, by their size."""
+        return not any(view.uses(dim) for view in self.rest for dim in _dims(self.own))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Summed:
+    """A product that is summed over the dimensions ``summed`` of its ``shape``."""
+
+    shape: tuple[Size, ...]
+    summed: tuple[int, ...]
+    factors: tuple[View, ...]
+
+
+def _sums(summand: View, shape: tuple[Size, ...]) -> Iterator[_Summed]:
+    """A product as a sum of products: what does not depend on what a factor sums is taken into that factor's sum."""
+    plain = whole_view(summand.unscaled(), shape)
+    if plain.term.operation is not CONTRACT:
+        return
+    opened = open_view(plain)
+    if opened.summed:
+        yield _Summed(opened.shape, opened.summed, opened.operands)
+        return
+    coefficient, factors = factors_of(opened.operands)
+    for factor in factors if coefficient == 1 else ():
+        if factor.term.operation is CONTRACT and factor.term.summed:
+            inner = open_view(factor)
+            rest = (whole_view(v, inner.shape) for v in factors if v is not factor)
+            yield _Summed(inner.shape, inner.summed, (*inner.operands, *rest))
+
 
 def _bounded(summand: View, shape: tuple[Size, ...]) -> Iterator[_Bounded]:
-    term = summand.term
-    if term.operation is not CONTRACT or not term.summed or not any(v.term.operation is AT_MOST for v in term.operands):
-        return
-    opened = open_view(whole_view(summand.unscaled(), shape))
-    for mask in opened.operands:
-        if mask.term.operation is not AT_MOST:
-            continue
-        (constant,) = mask.term.attributes
-        assert isinstance(constant, int)
-        operands = open_view(mask).operands
-        rest = tuple(v for v in opened.operands if v is not mask)
-        for turned, (own, other) in enumerate((operands, operands[::-1])):
-            if _counts(own, opened.shape, set(opened.summed)) and _counts(other, shape, set(range(len(shape)))):
-                yield _Bounded(summand, opened.shape, opened.summed, mask, rest, own, other, bool(turned), constant)
+    for total in _sums(summand, shape):
+        for mask in total.factors:
+            if mask.term.operation is not AT_MOST:
+                continue
+            (constant,) = mask.term.attributes
+            assert isinstance(constant, int)
+            operands = open_view(mask).operands
+            rest = tuple(v for v in total.factors if v is not mask)
+            for turned, (own, other) in enumerate((operands, operands[::-1])):
+                if _counts(own, total.shape, set(total.summed)) and _counts(other, shape, set(range(len(shape)))):
+                    yield _Bounded(summand, total.shape, total.summed, mask, rest, own, other, bool(turned), constant)
 
 
 def _counts(view: View, shape: Sequence[Size], among: set[int]) -> bool:
@@ -97,7 +126,7 @@ def _together(
     pool: TermPool, whole: _Bounded, part: View, shape: tuple[Size, ...], found: Sequence[_Bounded]
 ) -> Iterator[Proposal]:
     """A sum over other chunks, and what may be that of the own one."""
-    if part.coefficient == whole.summand.coefficient and whole.constant == -1:
+    if (part.coefficient == whole.summand.coefficient or whole.counts) and whole.constant == -1:
         yield from _joined(pool, whole, part, None, shape)
         for within in found:
             apart = within.summand is part and not _dims(within.other) & _dims(whole.other)
@@ -179,7 +208,7 @@ class _Space:
             *number,
             *(self.wide(v) if self._placed(v) in kept else substitute(v, replaced, self.shape) for v in factors),
         )
-        self.fits = any(view.uses(dim) for view in self.values) and weight == count
+        self.fits = any(view.uses(dim) for view in self.values) != whole.counts and weight == count
 
     def _placed(self, view: View) -> tuple[Term, tuple[Axis, ...]]:
         """A term and what it reads of the dimensions that are not summed, whose numbers alone both sums share."""

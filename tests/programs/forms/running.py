@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -122,22 +123,40 @@ class Sorted(nn.Module):
         return place + (counts.cumsum(0) - counts)[experts]
 
 
-class States(nn.Module):
-    """Causal linear attention: what a rank attends to of its own part, and the summed states of the ranks before."""
+Features = Callable[[torch.Tensor], torch.Tensor]
 
-    def __init__(self, mesh: DeviceMesh | None = None, mistake: str = "") -> None:
+
+def positive(x: torch.Tensor) -> torch.Tensor:
+    return F.elu(x) + 1
+
+
+class States(nn.Module):
+    """Causal linear attention: what a rank attends to of its own part, and the summed states of the ranks before.
+
+    ``features``: of queries and keys; with them the weights of a query are divided by their sum, by a column of ones.
+    """
+
+    def __init__(self, mesh: DeviceMesh | None = None, mistake: str = "", features: Features | None = None) -> None:
         super().__init__()
-        self.mesh, self.mistake = mesh, mistake
+        self.mesh, self.mistake, self.features = mesh, mistake, features
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        own = (q @ k.transpose(-1, -2)).tril() @ v
-        if self.mesh is None or self.mistake == "own alone":
-            return own
-        state = (k.transpose(-1, -2) @ v)[None]
-        states = comm.gather(state, 0, self.mesh.get_group(), self.mistake == "gradients of the others lost")
-        last = self.mesh.get_local_rank() + (self.mistake == "own total too")
-        earlier = (torch.arange(states.shape[0]) < last).to(q)
-        return own + q @ (states * earlier[:, None, None, None]).sum(0)
+        if self.features is not None:
+            q, k = self.features(q), self.features(k)
+            v = torch.cat([v, torch.ones_like(v[..., :1])], -1)
+        sums = (q @ k.transpose(-1, -2)).tril() @ v
+        if self.mesh is not None and self.mistake != "own alone":
+            sums = sums + q @ self.before(k.transpose(-1, -2) @ v, self.mesh)
+        if self.features is None:
+            return sums
+        of_ones = v.shape[1] / 2 if self.mistake == "counted" else sums[..., -1:]
+        return sums[..., :-1] / of_ones
+
+    def before(self, state: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+        states = comm.gather(state[None], 0, mesh.get_group(), self.mistake == "gradients of the others lost")
+        last = mesh.get_local_rank() + (self.mistake == "own total too")
+        earlier = (torch.arange(states.shape[0]) < last).to(state)
+        return (states * earlier[:, None, None, None]).sum(0)
 
 
 class Oscillators(nn.Module):
@@ -177,6 +196,18 @@ class Buckets(nn.Module):
         if self.mistake != "of all ranks":
             part = torch.where((bucket // own == rank)[:, None], part, 0.0)
         return comm.leave(part, self.mesh.get_group())
+
+
+def normalised(name: str, features: Features, *, trained: bool) -> Form:
+    return Form(
+        f"states-of-{name}-attention-2",
+        {"cp": 2},
+        lambda: States(features=features),
+        lambda mesh, mistake: States(mesh, mistake, features),
+        lambda: tuple(torch.randn(1, 3, 2, requires_grad=trained) for _ in range(3)),
+        {"in_placements": dict.fromkeys("qkv", (S1,)), "out_placements": {"output.0": (S1,)}},
+        ("own alone", "own total too", "counted"),
+    )
 
 
 def running(style: str, ranks: int) -> Form:
@@ -233,6 +264,8 @@ FORMS = (
         {"in_placements": dict.fromkeys("qkv", (S1,)), "out_placements": {"output.0": (S1,)}},
         ("own alone", "own total too", "gradients of the others lost"),
     ),
+    normalised("positive", positive, trained=False),
+    normalised("sigmoid", torch.sigmoid, trained=True),
     Form(
         "complex-recurrence-2",
         {"tp": 2},
