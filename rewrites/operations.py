@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from verifycompile.ir.term import Operation
 
-RESHAPE = Operation("reshape", linear=frozenset({0}), copies=True)
 SLICE = Operation("slice", linear=frozenset({0}), copies=True)
 PAD = Operation("pad", linear=frozenset({0}), copies=True)
 MINIMUM = Operation("minimum", commutative=True, extreme=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 
 import sympy
@@ -9,9 +10,8 @@ import sympy
 from verifycompile.ir import algebra, relabel
 from verifycompile.ir.build import Label, Signature, apply
 from verifycompile.ir.size import Size
-from verifycompile.ir.term import Operation, View
+from verifycompile.ir.term import RESHAPE, Operation, View
 from verifycompile.rewrites.building.numbers import Numbers
-from verifycompile.rewrites.operations import RESHAPE
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
 
 
@@ -81,14 +81,13 @@ class Layout(Numbers):
     def reshape(self, view: View, shape: Sequence[Size]) -> View:
         """Row-major reshape of the tensor dimensions."""
         target = tuple(shape)
-        try:
-            return relabel.reshape(view, target, self.lead)
-        except relabel.UnalignedError:
-            labels: tuple[Label, ...] = tuple(range(view.rank))
-            fresh: dict[Label, Size] = {("fresh", i): size for i, size in enumerate(target)}
-            mesh, tensor = labels[: self.lead], labels[self.lead :]
-            signature = Signature((labels,), (*mesh, *fresh), frozenset(), (tensor,), fresh)
-            return apply(self.pool, RESHAPE, (), (view,), signature)
+        with contextlib.suppress(relabel.UnalignedError):
+            found = relabel.reshape(view, target, self.lead)
+            if found.term.operation is not RESHAPE:
+                return found
+        from verifycompile.ir import reshaped  # here, because few values are read in other digits
+
+        return reshaped.reshape(self.pool, view, target, self.lead)
 
     def permute(self, view: View, dims: Sequence[int]) -> View:
         return relabel.permute(view, [*range(self.lead), *(self.dim(view, d) for d in dims)])

@@ -8,6 +8,7 @@ import torch
 import torch.distributed.tensor  # pyright: ignore[reportUnusedImport]  # registers the operators below
 
 from verifycompile.ir import algebra, relabel
+from verifycompile.ir.build import reindexed
 from verifycompile.ir.scalar import ONE, as_scalar, divide
 from verifycompile.ir.size import Size, exact_quotient, product, quotient
 from verifycompile.ir.term import Digit, View
@@ -79,21 +80,15 @@ def rank_digits(b: Builder, group: Group, dim: int | None = None, inner: Size = 
     return digits
 
 
-def identity(view: View) -> dict[int, list[Digit]]:
-    return {d: [(d, 1, size)] for d, size in enumerate(view.shape)}
-
-
 def gather_dim(b: Builder, view: View, dim: int, group: Group) -> View:
     """All-gather along tensor dimension ``dim``: the rank becomes the leading digit of that dimension."""
     position = b.dim(view, dim)
     length = view.shape[position]
     shape = list(view.shape)
     shape[position] = product((length, group_ranks(b, group)))
-    replacement = identity(view)
-    replacement[position] = [(position, 1, length)]
-    for axis, digit in zip(group.axes, rank_digits(b, group, position, length), strict=True):
-        replacement[axis] = [digit]
-    return relabel.substitute(view, replacement, tuple(shape))
+    digits = zip(group.axes, rank_digits(b, group, position, length), strict=True)
+    replacement = {axis: [digit] for axis, digit in digits} | {position: [(position, 1, length)]}
+    return reindexed(b.pool, view, replacement, tuple(shape))
 
 
 def scatter_dim(b: Builder, view: View, dim: int, group: Group) -> View:
@@ -102,7 +97,8 @@ def scatter_dim(b: Builder, view: View, dim: int, group: Group) -> View:
     length = exact_quotient(view.shape[position], group_ranks(b, group))
     if length is None:
         raise UnsupportedError(UNREPRESENTABLE, f"a dimension of size {view.shape[position]} scattered unevenly")
-    return relabel.replace_dim(view, position, [*rank_digits(b, group), (position, 1, length)], length)
+    digits = [*rank_digits(b, group), (position, 1, length)]
+    return reindexed(b.pool, view, {position: digits}, (*view.shape[:position], length, *view.shape[position + 1 :]))
 
 
 @operator(c10d.wait_tensor.default)

@@ -13,11 +13,11 @@ from verifycompile.ir.exponential import WHERE
 from verifycompile.ir.indicator import LESS, NOT, is_indicator
 from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.pieces import CONCATENATE, STACK
-from verifycompile.ir.term import INTEGER_LEAF, LEAF, Operation, Term, View
+from verifycompile.ir.term import INTEGER_LEAF, LEAF, RESHAPE, Operation, Term, View
 from verifycompile.ir.term_property import TermProperty
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.building.numbers import Number
-from verifycompile.rewrites.operations import COMPLEX, FLOOR, RESHAPE, SLICE, TRUNCATED
+from verifycompile.rewrites.operations import COMPLEX, FLOOR, SLICE, TRUNCATED
 from verifycompile.rewrites.registry import (
     UNREPRESENTABLE,
     UNSUPPORTED,

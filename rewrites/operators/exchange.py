@@ -7,11 +7,11 @@ from typing import Any
 import torch
 import torch.distributed.tensor  # pyright: ignore[reportUnusedImport]  # registers the operators below
 
-from verifycompile.ir import relabel
+from verifycompile.ir.build import reindexed
 from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import CONSTANT, Digit, View
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.operators.collective import group_of, group_ranks, identity, rank_digits
+from verifycompile.rewrites.operators.collective import group_of, group_ranks, rank_digits
 from verifycompile.rewrites.registry import UNREPRESENTABLE, Group, UnsupportedError, operator
 
 c10d = torch.ops._c10d_functional
@@ -26,7 +26,7 @@ def exchange(b: Builder, view: View, gather: int, split: int, group: Group) -> V
     if length is None:
         raise UnsupportedError(UNREPRESENTABLE, f"a dimension of size {view.shape[source]} exchanged unevenly")
     shape = list(view.shape)
-    replacement = identity(view)
+    replacement: dict[int, list[Digit]] = {}
     if source != target:
         shape[source] = length
         inner = view.shape[target]
@@ -38,7 +38,7 @@ def exchange(b: Builder, view: View, gather: int, split: int, group: Group) -> V
     replacement[source] = [*rank_digits(b, group), (source, 1, length)]
     for axis, digit in zip(group.axes, rank_digits(b, group, target, below), strict=True):
         replacement[axis] = [digit]
-    return relabel.substitute(view, replacement, tuple(shape))
+    return reindexed(b.pool, view, replacement, tuple(shape))
 
 
 @operator(c10d.all_to_all_single.default)
@@ -65,10 +65,8 @@ def broadcast(b: Builder, input: View, src: int, group_name: Group) -> View:
     if not 0 <= src < group_ranks(b, group):
         ranks = group_ranks(b, group)
         raise UnsupportedError(UNREPRESENTABLE, f"a broadcast from rank {src} in a group of {ranks} ranks")
-    replacement = identity(input)
-    for axis, digit in zip(group.axes, _source_digits(b, group, src), strict=True):
-        replacement[axis] = [digit]
-    return relabel.substitute(input, replacement, input.shape)
+    replacement = {axis: [d] for axis, d in zip(group.axes, _source_digits(b, group, src), strict=True)}
+    return reindexed(b.pool, input, replacement, input.shape)
 
 
 def _source_digits(b: Builder, group: Group, source: int) -> list[Digit]:

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from verifycompile.ir.algebra import COMBINE, IOTA, open_view
+from verifycompile.ir.build import reindexed
 from verifycompile.ir.pieces import concatenated_dim, pieces_of
-from verifycompile.ir.relabel import permute, remove_dim, substitute
+from verifycompile.ir.relabel import permute, remove_dim
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import CONSTANT, UNIT, Axis, Digit, View
 from verifycompile.rewrites.builder import Builder
@@ -51,7 +52,7 @@ def read(b: Builder, table: View, index: View, *, counted: bool = False) -> View
         replaced: dict[int, Sequence[Digit]] = {d: [(d, 1, n)] for d, n in enumerate(b.mesh)}
         replaced[b.lead] = counter.digits
         replaced |= {d: [(d + moved, 1, part.shape[d])] for d in range(b.lead + 1, part.rank)}
-        return substitute(part, replaced, (*b.mesh, *b.shape(index), *b.shape(table)[1:]))
+        return reindexed(b.pool, part, replaced, (*b.mesh, *b.shape(index), *b.shape(table)[1:]))
     if found is None:
         return None
     return b.concatenate([b.narrow(table, 0, first, length) for first, length in found], 0)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import sympy
 
-from verifycompile.ir import relabel
+from verifycompile.ir.build import reindexed
 from verifycompile.ir.size import Size, product
 from verifycompile.ir.term import Digit, View
 from verifycompile.rewrites.builder import Builder
@@ -26,7 +26,7 @@ def narrow_by_coordinate(
     axes = steps_of(b, parts, base, length)
     digits: list[Digit] = [*((axis, 1, b.mesh[axis]) for axis in axes), (position, 1, length)]
     whole = b.narrow(view, position - b.lead, base, product(size for _, _, size in digits))
-    return relabel.replace_dim(whole, position, digits, length)
+    return reindexed(b.pool, whole, {position: digits}, (*view.shape[:position], length, *view.shape[position + 1 :]))
 
 
 def steps_of(b: Builder, parts: Sequence[tuple[int, Size]], base: Size, length: Size) -> list[int]:

@@ -11,9 +11,9 @@ from verifycompile.ir.indicator import EQUAL, LESS, LESS_EQUAL, NOT
 from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.pieces import CONCATENATE
 from verifycompile.ir.size import Size
-from verifycompile.ir.term import UNIT, IndexFact, Term, TermPool, View, facts_of
+from verifycompile.ir.term import RESHAPE, UNIT, IndexFact, Term, TermPool, View, facts_of
 from verifycompile.ir.term_property import TermProperty
-from verifycompile.rewrites.operations import FLOOR, MINIMUM, PAD, RESHAPE, SLICE, TRUNCATED
+from verifycompile.rewrites.operations import FLOOR, MINIMUM, PAD, SLICE, TRUNCATED
 from verifycompile.rewrites.side_conditions import formula
 from verifycompile.rewrites.side_conditions.formula import Formula, Key
 from verifycompile.rewrites.side_conditions.solver import holds

@@ -32,6 +32,7 @@ from tests.ir import (
     test_pieces,
     test_readings,
     test_relabel,
+    test_reshaped,
     test_same_place,
     test_scalar,
     test_sign,
@@ -99,6 +100,7 @@ from verifycompile.ir import (
     limit,
     pieces,
     relabel,
+    reshaped,
     same_place,
     scalar,
     sign,
@@ -218,6 +220,7 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
         of_tests(test_readings, _WHOLE_VALUES), of_tests(test_window, "test_parts_of_the_rows")
     ),
     relabel: lambda: itertools.chain(of_tests(test_relabel), of_tests(test_readings)),
+    reshaped: lambda: of_tests(test_reshaped),
     indicator: lambda: of_tests(test_indicator),
     inequality: lambda: of_tests(test_inequality),
     same_place: lambda: of_tests(test_same_place),

@@ -17,10 +17,10 @@ from verifycompile.ir.inequality import AT_MOST, is_whole
 from verifycompile.ir.pieces import CONCATENATE, STACK
 from verifycompile.ir.sign import is_nonnegative
 from verifycompile.ir.similarity import frame
-from verifycompile.ir.term import UNIT, Operation, TermPool, View, identity_view
+from verifycompile.ir.term import RESHAPE, UNIT, Operation, TermPool, View, identity_view
 from verifycompile.ir.window import WINDOW
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.operations import MINIMUM, PAD, RESHAPE, SLICE, UNKNOWN
+from verifycompile.rewrites.operations import MINIMUM, PAD, SLICE, UNKNOWN
 from verifycompile.rewrites.operators.counted import number_of_places
 from verifycompile.rewrites.operators.distinct import SORT, TOPK
 from verifycompile.rewrites.operators.elementwise import FUNCTIONS, choose

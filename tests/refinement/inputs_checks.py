@@ -194,7 +194,7 @@ def _of_values() -> None:
         assert pair.related == ""
         spec, own = pair.values
         assert spec.term.operation is LEAF
-        assert own == (spec if mesh is None else shard(spec, placements, mesh))
+        assert own == (spec if mesh is None else shard(pair.spec.pool, spec, placements, mesh))
         assert pair.found == [spec, spec]
 
 
@@ -209,13 +209,13 @@ def _of_partial_values() -> None:
         both = Pair(WHOLE, WHOLE[:2], *placements, mesh=plane)
         assert both.related == ""
         whole, part = both.values
-        assert part != shard(whole, placements, plane)  # which takes a summand for the whole
+        assert part != shard(pair.spec.pool, whole, placements, plane)  # which takes a summand for the whole
         assert part.term.operation is LEAF
         assert part.shape == (2, 2, 2, 2)
     again = Pair(WHOLE, WHOLE, Partial(), times=2)
     assert again.related.endswith("two inputs are `x`, one of them partial")
     relate(pair.spec, pair.own, pair.spec.program.inputs[0], pair.own.program.inputs[0], (Replicate(),))
-    assert pair.values == (spec, shard(spec, (Replicate(),), MESH))
+    assert pair.values == (spec, shard(pair.spec.pool, spec, (Replicate(),), MESH))
 
 
 def _of_what_does_not_fit() -> None:

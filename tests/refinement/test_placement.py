@@ -34,37 +34,37 @@ def pool():
 
 
 def test_shard_splits_a_dimension(pool):
-    value = shard(pool.leaf("w", (8, 6)), (Shard(0),), mesh_of(2))
+    value = shard(pool, pool.leaf("w", (8, 6)), (Shard(0),), mesh_of(2))
     assert value.shape == (2, 4, 6)
     assert value.axes == (((0, 1, 2), (1, 1, 4)), ((2, 1, 6),))
 
 
 def test_outer_axis_splits_first(pool):
-    value = shard(pool.leaf("w", (12, 6)), (Shard(0), Shard(0)), mesh_of(2, 3))
+    value = shard(pool, pool.leaf("w", (12, 6)), (Shard(0), Shard(0)), mesh_of(2, 3))
     assert value.shape == (2, 3, 2, 6)
     assert value.axes[0] == ((0, 1, 2), (1, 1, 3), (2, 1, 2))
 
 
 def test_inner_axis_splits_first_where_the_outer_one_divides_its_blocks(pool):
-    value = shard(pool.leaf("w", (24, 6)), (block_shard(0, 3), Shard(0)), mesh_of(2, 3))
+    value = shard(pool, pool.leaf("w", (24, 6)), (block_shard(0, 3), Shard(0)), mesh_of(2, 3))
     assert value.shape == (2, 3, 4, 6)
     assert value.axes[0] == ((1, 1, 3), (0, 1, 2), (2, 1, 4))
 
 
 def test_blocks_without_an_axis_of_their_own(pool):
-    value = shard(pool.leaf("w", (24, 6)), (block_shard(0, 3),), mesh_of(2))
+    value = shard(pool, pool.leaf("w", (24, 6)), (block_shard(0, 3),), mesh_of(2))
     assert value.axes[0] == ((1, 4, 3), (0, 1, 2), (1, 1, 4))
-    value = shard(pool.leaf("w", (24, 6)), (block_shard(0, 6), Shard(0)), mesh_of(2, 3))
+    value = shard(pool, pool.leaf("w", (24, 6)), (block_shard(0, 6), Shard(0)), mesh_of(2, 3))
     assert value.axes[0] == ((1, 1, 3), (2, 2, 2), (0, 1, 2), (2, 1, 2))
-    value = shard(pool.leaf("w", (24, 6)), (block_shard(0, 2), Shard(0)), mesh_of(2, 4))
+    value = shard(pool, pool.leaf("w", (24, 6)), (block_shard(0, 2), Shard(0)), mesh_of(2, 4))
     assert value.axes[0] == ((1, 2, 2), (0, 1, 2), (1, 1, 2), (2, 1, 3))
     with pytest.raises(UnsupportedError):
-        shard(pool.leaf("w", (24, 6)), (block_shard(0, 24),), mesh_of(2))
+        shard(pool, pool.leaf("w", (24, 6)), (block_shard(0, 24),), mesh_of(2))
 
 
 def test_open_axes_take_any_layout(pool):
     spec, mesh = pool.leaf("w", (8, 6)), mesh_of(2, 2)
-    value = shard(spec, (Shard(0), Shard(1)), mesh)
+    value = shard(pool, spec, (Shard(0), Shard(1)), mesh)
     declared = (Replicate(), Shard(1))
     assert infer(pool, spec, value, mesh, declared=(declared, frozenset({0}))) == (Shard(0), Shard(1))
     assert infer(pool, spec, value, mesh, declared=(declared, frozenset({1}))) is None
@@ -74,17 +74,17 @@ def test_open_axes_take_any_layout(pool):
 def test_negative_dimension_counts_from_the_end(pool):
     leaf = pool.leaf("w", (8, 6))
     for dim in (0, 1):
-        assert shard(leaf, (Shard(dim - 2),), mesh_of(2)) == shard(leaf, (Shard(dim),), mesh_of(2))
+        assert shard(pool, leaf, (Shard(dim - 2),), mesh_of(2)) == shard(pool, leaf, (Shard(dim),), mesh_of(2))
 
 
 def test_axis_of_one_rank_splits_nothing(pool):
     leaf = pool.leaf("w", (8, 6))
-    assert same_value(shard(leaf, (Shard(0),), mesh_of(1)), shard(leaf, (Replicate(),), mesh_of(1)))
+    assert same_value(shard(pool, leaf, (Shard(0),), mesh_of(1)), shard(pool, leaf, (Replicate(),), mesh_of(1)))
 
 
 def test_uneven_shards_are_refused(pool):
     with pytest.raises(UnsupportedError, match="dimension 0 of size 7 is sharded unevenly") as caught:
-        shard(pool.leaf("w", (7, 6)), (Shard(0),), mesh_of(2))
+        shard(pool, pool.leaf("w", (7, 6)), (Shard(0),), mesh_of(2))
     assert caught.value.code == "VC204"
 
 
@@ -99,7 +99,7 @@ def test_uneven_shards_are_refused(pool):
 )
 def test_a_square_value_holds_in_its_own_layout_alone(pool, placements, other):
     leaf, mesh = pool.leaf("w", (4, 4)), mesh_of(2)
-    value = shard(leaf, placements, mesh)
+    value = shard(pool, leaf, placements, mesh)
     assert holds(pool, leaf, value, placements, mesh)
     assert not holds(pool, leaf, value, other, mesh)
     assert infer(pool, leaf, value, mesh) == placements
@@ -107,7 +107,7 @@ def test_a_square_value_holds_in_its_own_layout_alone(pool, placements, other):
 
 def test_order_of_two_axes_on_one_dimension_matters(pool):
     leaf, mesh = pool.leaf("w", (8,)), mesh_of(2, 2)
-    value = shard(leaf, (Shard(0), Shard(0)), mesh)
+    value = shard(pool, leaf, (Shard(0), Shard(0)), mesh)
     exchanged = relabel.permute(value, (1, 0, 2))
     assert holds(pool, leaf, value, (Shard(0), Shard(0)), mesh)
     assert not holds(pool, leaf, exchanged, (Shard(0), Shard(0)), mesh)
@@ -129,7 +129,7 @@ def test_a_partial_sum_is_not_the_value(pool):
 
 def test_average_of_equal_values_is_the_value(pool):
     leaf, mesh = pool.leaf("w", (4,)), mesh_of(3)
-    value = shard(leaf, (Replicate(),), mesh)
+    value = shard(pool, leaf, (Replicate(),), mesh)
     assert holds(pool, leaf, value, (Partial("avg"),), mesh)
     assert not holds(pool, leaf, value, (Partial("sum"),), mesh)
 
@@ -146,19 +146,19 @@ class OwnPartial(Partial):
 def test_unknown_placements_are_refused(pool, placement):
     leaf, mesh = pool.leaf("w", (4,)), mesh_of(2)
     with pytest.raises(UnsupportedError, match="the placement "):
-        holds(pool, leaf, shard(leaf, (Replicate(),), mesh), (placement,), mesh)
-    read = shard if isinstance(placement, Shard) else functools.partial(reduce_partial, pool)
+        holds(pool, leaf, shard(pool, leaf, (Replicate(),), mesh), (placement,), mesh)
+    read = functools.partial(shard if isinstance(placement, Shard) else reduce_partial, pool)
     with pytest.raises(UnsupportedError, match="the placement "):
         read(leaf, (placement,), mesh)
 
 
 def test_what_does_not_divide_is_told_by_what_is_left_of_it(pool):
     with pytest.raises(UnsupportedError, match="dimension 0 of size 6 is sharded unevenly"):
-        shard(pool.leaf("w", (12, 6)), (Shard(0), Shard(0)), mesh_of(2, 4))
+        shard(pool, pool.leaf("w", (12, 6)), (Shard(0), Shard(0)), mesh_of(2, 4))
     with pytest.raises(UnsupportedError, match="dimension 0 of size 8 is sharded unevenly"):
-        shard(pool.leaf("w", (8,)), (block_shard(0, 16),), mesh_of(1))
+        shard(pool, pool.leaf("w", (8,)), (block_shard(0, 16),), mesh_of(1))
     with pytest.raises(UnsupportedError, match="dimension 0 of size 6 is sharded unevenly"):
-        shard(pool.leaf("w", (12,)), (block_shard(0, 3), block_shard(0, 5)), mesh_of(2, 2))
+        shard(pool, pool.leaf("w", (12,)), (block_shard(0, 3), block_shard(0, 5)), mesh_of(2, 2))
 
 
 REDUCED = {
@@ -215,11 +215,11 @@ def test_relations_as_text():
 
 def test_kinds_of_relations(pool):
     leaf, mesh = pool.leaf("w", (4, 4)), mesh_of(2)
-    rows = shard(leaf, (Shard(0),), mesh)
+    rows = shard(pool, leaf, (Shard(0),), mesh)
     assert classify(pool, leaf, rows, mesh).kind is Kind.PLACED
     assert classify(pool, leaf, rows.scaled(2), mesh).kind is Kind.SCALED
     assert classify(pool, leaf, rows.scaled(2), mesh).factor == 2
-    assert classify(pool, leaf, shard(pool.leaf("v", (4, 4)), (Shard(0),), mesh), mesh).kind is Kind.DIFFERENT
+    assert classify(pool, leaf, shard(pool, pool.leaf("v", (4, 4)), (Shard(0),), mesh), mesh).kind is Kind.DIFFERENT
 
 
 def test_every_rank_with_the_first_rows_is_misplaced(pool):

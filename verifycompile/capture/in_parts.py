@@ -10,14 +10,13 @@ import dataclasses
 import math
 import operator
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.fx
 
 from verifycompile.capture.numbers.known_positions import copied, with_known_positions_as_slices
 from verifycompile.capture.ranks.merged_collectives import divides_unevenly, span_of
-from verifycompile.ir.size import divisibility_chain
 from verifycompile.program import Program
 
 aten = torch.ops.aten
@@ -36,9 +35,8 @@ _PLACED = (*_READS, aten.index_put.default, aten.index_copy.default)
 def in_parts(spec: Program, merged: Program) -> Iterator[tuple[Program, Program]]:
     """Both programs with slices as windows: of the dimensions that are cut unevenly, then of all that are sharded too.
 
-    Then as they are, where pieces are joined in an order of their own, as those of a zig-zag layout, or a bound divides
-    positions; at last with both cut into what fits the parts of both, as a row of three parts that two ranks divide.
-    ``merged``: the programs of all ranks as one. Values stay the same.
+    At last as they are, where pieces are joined in an order of their own, as those of a zig-zag layout, or a bound
+    divides positions. ``merged``: the programs of all ranks as one. Values stay the same.
     """
     spec, merged = (with_known_positions_as_slices(program) for program in (spec, merged))
     nodes = [node for program in (spec, merged) for node in program.graph.graph.nodes]
@@ -49,10 +47,7 @@ def in_parts(spec: Program, merged: Program) -> Iterator[tuple[Program, Program]
             yield _copied(spec, sizes), dataclasses.replace(_copied(merged, sizes), piecewise=True)
     if any(_joins_pieces(node) or node.target in _BOUNDS for node in nodes):
         each = _fitting_slices(nodes)
-        yield _in_equal_pieces(spec, each, {}), dataclasses.replace(_in_equal_pieces(merged, each, {}), piecewise=True)
-    if parts := _fitting_parts(nodes):
-        merged = dataclasses.replace(_in_equal_pieces(merged, parts, parts), piecewise=True)
-        yield _in_equal_pieces(spec, parts, parts), merged
+        yield _in_equal_pieces(spec, each), dataclasses.replace(_in_equal_pieces(merged, each), piecewise=True)
 
 
 def joins_and_cuts(*programs: Program) -> bool:
@@ -74,77 +69,25 @@ def _fitting_slices(nodes: Iterable[torch.fx.Node]) -> dict[int, int]:
     return {size: math.gcd(size, *(n for other, *ends in spans if other == size for n in ends)) for size, _, _ in spans}
 
 
-def _fitting_parts(nodes: Iterable[torch.fx.Node]) -> dict[int, int]:
-    """The length that fits all parts of each size that has some of which none is a multiple of the other, as 12 that is
-    cut by 4 and by 6, or 6 that is joined of 4 and 2.
-    """
-    lengths: dict[int, set[int]] = {}
-    for node in nodes:
-        for size, length in _lengths(node):
-            if {type(size), type(length)} == {int} and 0 < length < size:  # none of the two is a symbol
-                lengths.setdefault(size, set()).add(length)
-    uneven = {size: parts for size, parts in lengths.items() if divisibility_chain({size, *parts}) is None}
-    return {size: least for size, parts in uneven.items() if max(parts) <= _MOST_PIECES * (least := math.gcd(*parts))}
-
-
-def _lengths(node: torch.fx.Node) -> Iterator[tuple[int, int]]:
-    """``(size, length)`` of each part into which a node cuts a dimension, or of which it assembles one."""
-    if (span := _span(node)) is not None:
-        yield span[0], span[2]
-    if node.target in _SPLITS:
-        source, dim = _source_and_dim(node)
-        yield from ((source.meta["val"].shape[dim], value.shape[dim]) for value in node.meta["val"])
-    if (joined := _joined(node)) is not None:
-        parts, dim = joined
-        yield from ((node.meta["val"].shape[dim], part.meta["val"].shape[dim]) for part in parts)
-
-
-def _joined(node: torch.fx.Node) -> tuple[Sequence[torch.fx.Node], int] | None:
-    """The parts of a concatenation, and the dimension; torch passes over parts of another rank, which are empty."""
-    if node.target is not aten.cat.default:
-        return None
-    rank = len(node.meta["val"].shape)
-    parts = cast("Sequence[torch.fx.Node]", node.args[0])
-    dim: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
-    return (parts, dim % rank) if all(len(part.meta["val"].shape) == rank for part in parts) else None
-
-
-def _in_equal_pieces(program: Program, of_slices: Mapping[int, int], of_parts: Mapping[int, int]) -> Program:
-    """The program with longer slices, and concatenations of longer parts, assembled from pieces.
-
-    Both say how long a piece is, by the dimension's size.
-    """
+def _in_equal_pieces(program: Program, lengths: Mapping[int, int]) -> Program:
+    """The program with longer slices assembled from pieces, of a length for each size of the dimension."""
     changed, _ = copied(program)
     graph = changed.graph.graph
     for node in list(graph.nodes):
-        span, joined, value = _span(node), _joined(node), node.meta.get("val")
+        span, value = _span(node), node.meta.get("val")
+        if span is None or not _is_cut(span[2], length := lengths.get(span[0], span[2])):
+            continue
         with graph.inserting_before(node):
-            if span is not None and _is_cut(span[2], length := of_slices.get(span[0], span[2])):
-                dim = node.args[1] if len(node.args) > 1 else 0
-                pieces = _pieces(graph, node.target, (node.args[0], dim, span[1]), value, length)
-                whole = graph.call_function(aten.cat.default, (pieces, dim))
-                whole.meta = {**node.meta, "val": value.new_empty(value.shape)}
-                node.replace_all_uses_with(whole)
-            elif joined is not None and (length := _of_size(of_parts, value.shape[joined[1]])) is not None:
-                parts, dim = joined
-                node.args = ([piece for part in parts for piece in _cut_part(graph, part, dim, length)], dim)
+            dim = node.args[1] if len(node.args) > 1 else 0
+            pieces = _pieces(graph, node.target, (node.args[0], dim, span[1]), value, length)
+            whole = graph.call_function(aten.cat.default, (pieces, dim))
+            whole.meta = {**node.meta, "val": value.new_empty(value.shape)}
+            node.replace_all_uses_with(whole)
     return changed
-
-
-def _of_size(lengths: Mapping[int, int], size: Any) -> int | None:
-    """The length for a size, which may be one that torch reads from data and that has no hash."""
-    return lengths.get(size) if isinstance(size, int) else None
 
 
 def _is_cut(size: int, length: int) -> bool:
     return length < size <= _MOST_PIECES * length
-
-
-def _cut_part(graph: torch.fx.Graph, part: torch.fx.Node, dim: int, length: int) -> Sequence[torch.fx.Node]:
-    value = part.meta["val"]
-    if not _is_cut(value.shape[dim], length):
-        return [part]
-    return _pieces(graph, aten.slice.Tensor, (part, dim, 0), value, length)
 
 
 def _pieces(

@@ -8,6 +8,7 @@ on how the operands were laid out, so equal computations become one term.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Hashable, Mapping, Sequence
@@ -16,7 +17,7 @@ from verifycompile.ir.relabel import UnalignedError, merge_digits, substitute
 from verifycompile.ir.scalar import ONE, Scalar, divide, multiply
 from verifycompile.ir.similarity import term_key
 from verifycompile.ir.size import Size, divisibility_chain, product, quotient
-from verifycompile.ir.term import CONSTANT, Axis, Digit, Operation, TermPool, View
+from verifycompile.ir.term import CONSTANT, RESHAPE, Axis, Digit, Operation, TermPool, View
 from verifycompile.ir.window import WINDOW, has_windows
 
 Label = Hashable
@@ -48,7 +49,7 @@ class Signature:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Shape:
+class Shape:
     """A candidate term before interning."""
 
     operands: tuple[View, ...]
@@ -58,6 +59,11 @@ class _Shape:
     cores: tuple[tuple[int, ...], ...]
     fresh: tuple[int, ...]
     output_axes: tuple[Axis, ...]
+
+    @property
+    def wide(self) -> list[View]:
+        """The operands with all indices as dimensions."""
+        return [dataclasses.replace(view, shape=self.index_sizes) for view in self.operands]
 
     @property
     def order_key(self) -> str:
@@ -101,12 +107,16 @@ def apply(
     sizes = label_sizes(plain, signature)
     shape = _normalize(plain, signature, sizes, _operand_orders(pool, operation, plain))
     output_shape = tuple(sizes[label] for label in signature.output)
-    if pool.piecewise is not None:
-        wide = [dataclasses.replace(view, shape=shape.index_sizes) for view in shape.operands]
+    moved = None
+    if operation is not RESHAPE and any(view.term.operation is RESHAPE for view in shape.operands):
+        from verifycompile.ir.reshaped import moved_out  # here, because few values are read in other digits
+
+        moved = moved_out(pool, operation, attributes, shape)
+    if moved is None and pool.piecewise is not None:
         bound = (shape.free, shape.summed, shape.cores, shape.fresh)
-        moved = pool.piecewise.application(pool, operation, attributes, wide, *bound)
-        if moved is not None:
-            return substitute(moved, dict(enumerate(shape.output_axes)), output_shape).scaled(coefficient)
+        moved = pool.piecewise.application(pool, operation, attributes, shape.wide, *bound)
+    if moved is not None:
+        return reindexed(pool, moved, dict(enumerate(shape.output_axes)), output_shape).scaled(coefficient)
     term = pool.intern(
         operation,
         attributes,
@@ -121,6 +131,20 @@ def apply(
     if alias is not None:
         return substitute(alias, dict(enumerate(shape.output_axes)), output_shape).scaled(coefficient)
     return View(coefficient, term, output_shape, shape.output_axes)
+
+
+def reindexed(
+    pool: TermPool, view: View, replacement: Mapping[int, Sequence[Digit]], shape: tuple[Size, ...]
+) -> View:
+    """The view with ``replacement`` of some dimensions over a new index space; a reshape where digits do not fit."""
+    every = {dim: [(dim, 1, size)] for dim, size in enumerate(view.shape)} | dict(replacement)
+    with contextlib.suppress(UnalignedError):
+        found = substitute(view, every, shape)
+        if found.term.operation is not RESHAPE:
+            return found
+    from verifycompile.ir import reshaped  # here, because few values are read in other digits
+
+    return reshaped.substitute(pool, view, every, shape)
 
 
 def label_sizes(operands: Sequence[View], signature: Signature) -> dict[Label, Size]:
@@ -174,7 +198,7 @@ def _operand_orders(pool: TermPool, operation: Operation, operands: list[View]) 
 
 def _normalize(
     operands: list[View], signature: Signature, sizes: Mapping[Label, Size], orders: list[tuple[int, ...]]
-) -> _Shape:
+) -> Shape:
     chains = refine(operands, signature, sizes)
     if len(orders) == 1:
         return _build(operands, signature, sizes, chains, orders[0])
@@ -187,7 +211,7 @@ def _build(
     sizes: Mapping[Label, Size],
     chains: Mapping[Label, list[Size]],
     order: tuple[int, ...],
-) -> _Shape:
+) -> Shape:
     extent = {
         (label, low): quotient(high, low)
         for label, chain in chains.items()
@@ -228,7 +252,7 @@ def _build(
     position = {label: d for d, label in enumerate(signature.output)}
     output_axes = [merge_digits((position[label], low, extent[label, low]) for label, low in g) for g in free]
     output_axes += [() if sizes[label] == 1 else ((position[label], 1, sizes[label]),) for label in fresh_labels]
-    return _Shape(
+    return Shape(
         views,
         tuple(index_sizes),
         number_free,

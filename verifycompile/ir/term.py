@@ -177,6 +177,7 @@ UNIT = Operation("one", whole=True, nonnegative=True, finite=True)
 LEAF = Operation("leaf", finite=True)
 INDICATOR_LEAF = Operation("indicator_leaf", indicator=True)
 INTEGER_LEAF = Operation("integer_leaf", whole=True)
+RESHAPE = Operation("reshape", linear=frozenset({0}), copies=True)
 
 
 class TermPool:

@@ -104,7 +104,7 @@ def relate(
     else:
         if known is None:
             spec.provide(spec_input.node, known := leaf_of(pool, spec_input, shape))
-        value = known if mesh is None else shard(known, placements, mesh)
+        value = known if mesh is None else shard(pool, known, placements, mesh)
     expected = local if mesh is None else value.shape[len(mesh.axes) :]
     if expected != local:
         lies = f"its placements {list(placements)} of {list(shape)} give {list(expected)}"

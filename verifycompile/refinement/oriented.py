@@ -13,4 +13,4 @@ def oriented(
     """Both values as they are compared under ``placements``. Raises UnsupportedError and UnalignedError."""
     if mesh is None or placements is None:
         return left, right
-    return shard(left, placements, mesh), reduce_partial(pool, right, placements, mesh)
+    return shard(pool, left, placements, mesh), reduce_partial(pool, right, placements, mesh)

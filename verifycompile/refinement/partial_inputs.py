@@ -9,7 +9,7 @@ from torch.distributed.tensor.placement_types import Partial, Placement
 from verifycompile.ir import algebra
 from verifycompile.ir.scalar import ONE, as_scalar, divide
 from verifycompile.ir.size import Size
-from verifycompile.ir.term import View
+from verifycompile.ir.term import TermPool, View
 from verifycompile.lowering.lower import Lowering
 from verifycompile.program import Mesh, ProgramInput
 from verifycompile.refinement.inputs import input_key
@@ -41,14 +41,16 @@ def partial_leaf(
             count *= mesh.axes[axis].size
     spec.provide(spec_input.node, total.scaled(divide(ONE, as_scalar(count))))
     # Shard the summands like any tensor, then let the leading dimensions be the partial mesh axes.
-    return _shard_summands(stacked, placements, partial, mesh)
+    return _shard_summands(pool, stacked, placements, partial, mesh)
 
 
-def _shard_summands(stacked: View, placements: Sequence[Placement], partial: Sequence[int], mesh: Mesh) -> View:
+def _shard_summands(
+    pool: TermPool, stacked: View, placements: Sequence[Placement], partial: Sequence[int], mesh: Mesh
+) -> View:
     """``stacked`` has one leading dimension per partial axis; return the stacked tensor over the whole mesh."""
     lead, extra = len(mesh.axes), len(partial)
     shifted = tuple(_shift(p, extra) for p in placements)
-    wide = shard(stacked, shifted, mesh)
+    wide = shard(pool, stacked, shifted, mesh)
     axes = tuple(
         tuple(
             (partial[d[0] - lead], d[1], d[2]) if lead <= d[0] < lead + extra else _lower(d, lead + extra, extra)

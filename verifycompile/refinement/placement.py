@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from torch.distributed.tensor.placement_types import Partial, Placement
 
 from verifycompile.ir import algebra, relabel
+from verifycompile.ir.build import reindexed
 from verifycompile.ir.scalar import ONE, as_scalar, divide
 from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import Digit, TermPool, View
@@ -29,7 +30,7 @@ UNEVEN = "VC204"
 _REDUCTIONS = ("sum", "avg", "max", "min", "product")
 
 
-def shard(view: View, placements: Sequence[Placement], mesh: Mesh) -> View:
+def shard(pool: TermPool, view: View, placements: Sequence[Placement], mesh: Mesh) -> View:
     """The stacked tensor whose ranks hold ``view`` as placed; Partial counts as Replicate here.
 
     ``view`` has tensor dimensions only. Axes that shard one dimension split it outermost axis first, as DTensor
@@ -53,7 +54,7 @@ def shard(view: View, placements: Sequence[Placement], mesh: Mesh) -> View:
         parts[dim] = divided
     shape = [product(part.size for part in divided if part.axis is None) for divided in parts]
     replacement: dict[int, Sequence[Digit]] = {dim: _digits(divided, lead + dim) for dim, divided in enumerate(parts)}
-    return relabel.substitute(view, replacement, (*mesh.shape, *shape))
+    return reindexed(pool, view, replacement, (*mesh.shape, *shape))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +137,7 @@ def _reduce_norm(pool: TermPool, view: View, axis: int, order: float, mesh: Mesh
 
 def holds(pool: TermPool, spec: View, implementation: View, placements: Sequence[Placement], mesh: Mesh) -> bool:
     """Whether the stacked tensor is the spec value in these placements. Raises UnsupportedError."""
-    expected = shard(spec, placements, mesh)
+    expected = shard(pool, spec, placements, mesh)
     return same_value(reduce_partial(pool, implementation, placements, mesh), expected)
 
 
