@@ -11,6 +11,7 @@ from fractions import Fraction
 import sympy
 import torch
 
+from verifycompile.ir.inequality import is_whole
 from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.scalar import as_scalar, read
 from verifycompile.ir.term import Operation, View
@@ -48,7 +49,7 @@ def _quotient(b: Builder, left: View, right: View | Number, rounding: str | None
         if whole is not None:
             return whole[0]
     quotient = b.divide(left, right)
-    if rounding is None:
+    if rounding is None or is_whole(quotient):
         return quotient
     if rounding not in ("floor", "trunc"):
         raise UnsupportedError(UNSUPPORTED, f"division with rounding_mode={rounding}")

@@ -6,6 +6,7 @@ import math
 from fractions import Fraction
 
 from verifycompile.ir.algebra import COMBINE, IOTA, open_view
+from verifycompile.ir.indicator import is_indicator
 from verifycompile.ir.term import CONSTANT, UNIT, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.operators.bounds import within
@@ -18,6 +19,8 @@ def bound_of(b: Builder, key: View) -> int | None:
     places = number_of_places(key)
     if places is not None:
         return places
+    if is_indicator(key):
+        return 2
     largest = _largest(key)
     return largest + 1 if largest is not None and within(b.pool, key, largest + 1) else None
 

@@ -16,6 +16,7 @@ import sympy
 import torch
 
 from verifycompile.ir.algebra import open_view
+from verifycompile.ir.indicator import is_indicator
 from verifycompile.ir.size import Size, exact_quotient, normalize_size, product
 from verifycompile.ir.term import UNIT, View
 from verifycompile.rewrites.builder import Builder
@@ -87,7 +88,9 @@ def _sorted(b: Builder, counts: Counts, value: Any, dim: int, descending: bool, 
 
 
 def _cut(key: View, groups: int) -> int | None:
-    """How many groups are before the largest key, where that is a number put in place of others."""
+    """How many groups are before the largest key, where that is a number put in place of others, as a condition is."""
+    if groups == 2 and is_indicator(key):
+        return 1
     if key.term.operation is not WHERE or key.coefficient != 1 or groups == 1:
         return None
     put = any(v.term.operation is UNIT and v.coefficient == groups - 1 for v in open_view(key).operands)

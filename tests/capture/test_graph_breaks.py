@@ -448,7 +448,10 @@ def test_what_runs_outside_after_the_graph_is_not_compared_with_a_spec() -> None
         program = torch.compile(lambda x: _doubled(torch.tanh(x)), backend="verify", options={**options, "mesh": mesh})
         with pytest.raises(UsageError) as caught:
             program(torch.randn(4, 4))
-    assert str(caught.value).startswith(f"error[VC305]: {BROKEN}")
+    before, behind = BROKEN.split("{}")
+    message = str(caught.value)
+    assert message.startswith(f"error[VC305]: {before} at `program = torch.compile(lambda x: _doubled(torch.tanh(x)), ")
+    assert f"(test_graph_breaks.py:{program.__wrapped__.__code__.co_firstlineno}){behind}" in message
 
 
 class Layer(nn.Linear):

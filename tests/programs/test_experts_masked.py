@@ -111,7 +111,6 @@ def verified(kind: type[Experts], bug: str = "", ranks: int = 2) -> Report:
         )
 
 
-@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("ranks", [2, EXPERTS])
 def test_experts_of_all_ranks_added_up(ranks: int) -> None:
     report = verified(Experts, ranks=ranks)
@@ -133,6 +132,10 @@ def test_rows_that_are_masked_need_no_weight_of_zero() -> None:
 @pytest.mark.parametrize("bug", ["the next rank's", "places shifted", "no place of their own", "sum", "mean"])
 def test_experts_of_other_ranks_or_not_added_up_are_refuted(bug: str) -> None:
     assert verified(Experts, bug).verdict is Verdict.REFUTED
+
+
+def test_one_expert_of_another_rank_is_not_verified() -> None:
+    assert verified(Experts, "the next rank's", ranks=EXPERTS).verdict is not Verdict.VERIFIED
 
 
 @pytest.mark.sampled(every=2)
