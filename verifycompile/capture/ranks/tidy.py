@@ -91,6 +91,8 @@ def _write_as_gradient(joined: torch.fx.Node) -> None:
     if not all(isinstance(size, int) for size in shape):
         return
     (index,) = rest
+    if parts[index].target is aten.slice.Tensor:  # rows that are shifted, which autograd does not make
+        return
     dim: Any = joined.args[1] if len(joined.args) > 1 else joined.kwargs.get("dim", 0)
     places = (index,)
     if joined.target is aten.cat.default:
