@@ -557,8 +557,8 @@ MISTAKES = {
         {"x": (Shard(1),), "w": (Shard(1),)},
     ),
     "stale residual in each layer": Mistake(
-        residual, stale_residual, numbers([3, 4], [4, 4]), "VC108", "normal = F.layer_norm(x, (4,))",
-        "use `h` in the place of `x` at line", {"x": ROWS}, ROWS,
+        residual, stale_residual, numbers([3, 4], [4, 4]), "VC108", "x = h + torch.relu(normal @ w)",
+        "compute `h + torch.relu(F.layer_norm(h, (4,)) @ w)`", {"x": ROWS}, ROWS,
     ),
     "index within a part": Mistake(
         largest, largest_of_own_part, numbers([3, 2], [2, 4]), "VC117", "top, index = (x @ head).max(-1)",
