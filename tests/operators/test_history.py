@@ -10,6 +10,7 @@ import pytest
 
 from tests.operators.call import RefusedError, leaf, lower_call
 from tests.operators.samples import SAMPLES
+from verifycompile.ir.exponential import WHERE
 from verifycompile.ir.scalar import ONE, Scalar, divide, multiply
 from verifycompile.ir.term import Term, TermPool, View
 from verifycompile.refinement.check import new_pool
@@ -55,7 +56,8 @@ def _in_opposite_order() -> tuple[TermPool, dict[int, Result]]:
 class _Forms:
     """Forms of terms that do not depend on the order in which terms were made.
 
-    That order decides in which order factors and summands stand, and which summand of a combination has no coefficient.
+    That order decides in which order factors and summands stand, and which summand of a combination has no coefficient,
+    and so which number leaves a choice.
     The form of a term names it and each of its axes: by sizes and by where its operands read it, and in turn by that.
     """
 
@@ -107,9 +109,10 @@ class _Forms:
             indices = [hash((index, tuple(sorted(read)))) for index, read in zip(indices, readers, strict=True)]
         operands = [self._view(view, indices) for view in term.operands]
         scale: Scalar = ONE
-        if term.operation.jointly_linear:
-            scale = min((o for o in operands if o[1] != 0), key=operator.itemgetter(0), default=(0, ONE))[1]
-            operands = [(name, divide(coefficient, scale)) for name, coefficient in operands]
+        if term.operation.jointly_linear or term.operation is WHERE:
+            condition, values = operands[: term.operation is WHERE], operands[term.operation is WHERE :]
+            scale = min((o for o in values if o[1] != 0), key=operator.itemgetter(0), default=(0, ONE))[1]
+            operands = [*condition, *((name, divide(coefficient, scale)) for name, coefficient in values)]
         for number in term.operation.linear.intersection(range(len(operands))):
             scale = multiply(scale, operands[number][1])
             operands[number] = (operands[number][0], ONE)
