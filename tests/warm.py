@@ -37,7 +37,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-IMPORTED = (  # nothing that starts a thread, as egglog does: a fork would wait for it for ever
+IMPORTED = (  # nothing that starts a thread, as egglog does: a fork would never end waiting for it
     "functorch.compile",
     "torch._dynamo.backends.debugging",
     "torch._dynamo.backends.distributed",

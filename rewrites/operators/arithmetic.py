@@ -49,10 +49,12 @@ def _quotient(b: Builder, left: View, right: View | Number, rounding: str | None
         if whole is not None:
             return whole[0]
     quotient = b.divide(left, right)
-    if rounding is None or is_whole(quotient):
+    if rounding is None:
         return quotient
     if rounding not in ("floor", "trunc"):
         raise UnsupportedError(UNSUPPORTED, f"division with rounding_mode={rounding}")
+    if is_whole(quotient):
+        return quotient
     is_floor = rounding == "floor" or (isinstance(right, int) and right > 0 and is_from_zero_on(b, left))
     return b.pointwise(FUNCTIONS["floor" if is_floor else "trunc"], quotient)
 

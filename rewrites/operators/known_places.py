@@ -49,8 +49,7 @@ def read(b: Builder, table: View, index: View, *, counted: bool = False) -> View
             return None
         part = slice_tensor(b, table, 0, first, last + 1, counter.step)
         moved = b.rank(index) - 1
-        replaced: dict[int, Sequence[Digit]] = {d: [(d, 1, n)] for d, n in enumerate(b.mesh)}
-        replaced[b.lead] = counter.digits
+        replaced: dict[int, Sequence[Digit]] = {b.lead: counter.digits}
         replaced |= {d: [(d + moved, 1, part.shape[d])] for d in range(b.lead + 1, part.rank)}
         return reindexed(b.pool, part, replaced, (*b.mesh, *b.shape(index), *b.shape(table)[1:]))
     if found is None:

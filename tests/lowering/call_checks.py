@@ -182,7 +182,7 @@ def _without_elements() -> None:
 
 
 def _pieces_put_together() -> None:
-    """All pieces of a split in their order are the whole, and none of them is made; what gives none is put together."""
+    """All pieces of a split in their order are the whole, and none of them is made; what gives none is assembled."""
     for cut, target, args, are_made in ((X, aten.split.Tensor, (2,), False), (X, aten.unbind.int, (), True)):
         g = GraphBuilder()
         x = g.input("x", cut)

@@ -110,7 +110,8 @@ class _Forms:
         operands = [self._view(view, indices) for view in term.operands]
         scale: Scalar = ONE
         if term.operation.jointly_linear or term.operation is WHERE:
-            condition, values = operands[: term.operation is WHERE], operands[term.operation is WHERE :]
+            first = 1 if term.operation is WHERE else 0
+            condition, values = operands[:first], operands[first:]
             scale = min((o for o in values if o[1] != 0), key=operator.itemgetter(0), default=(0, ONE))[1]
             operands = [*condition, *((name, divide(coefficient, scale)) for name, coefficient in values)]
         for number in term.operation.linear.intersection(range(len(operands))):

@@ -38,7 +38,7 @@ class Outer(torch.optim.SGD):
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW, Outer])
 def test_writes_of_optimizers_are_told_from_others(kind: type[torch.optim.Optimizer]) -> None:
     weight = nn.Parameter(torch.ones(2))
-    optimizer = kind([weight], lr=0.1)  # type: ignore[call-arg]
+    optimizer = kind([weight], lr=0.1)  # type: ignore[call-arg]  # of the base class alone, which requires defaults
     before = writes_outside_of_steps(weight)
     for _ in range(2):
         weight.square().sum().backward()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import operator
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -74,32 +74,19 @@ def _in_equal_pieces(program: Program, lengths: Mapping[int, int]) -> Program:
     changed, _ = copied(program)
     graph = changed.graph.graph
     for node in list(graph.nodes):
-        span, value = _span(node), node.meta.get("val")
-        if span is None or not _is_cut(span[2], length := lengths.get(span[0], span[2])):
+        span = _span(node)
+        if span is None or not (length := lengths[span[0]]) < span[2] <= _MOST_PIECES * length:
             continue
+        dim, value = node.args[1] if len(node.args) > 1 else 0, node.meta["val"]
+        pieces: list[torch.fx.Node] = []
         with graph.inserting_before(node):
-            dim = node.args[1] if len(node.args) > 1 else 0
-            pieces = _pieces(graph, node.target, (node.args[0], dim, span[1]), value, length)
+            for start in range(span[1], span[1] + span[2], length):
+                pieces.append(graph.call_function(node.target, (node.args[0], dim, start, start + length)))
+                pieces[-1].meta["val"] = value.narrow(dim, start - span[1], length)
             whole = graph.call_function(aten.cat.default, (pieces, dim))
-            whole.meta = {**node.meta, "val": value.new_empty(value.shape)}
-            node.replace_all_uses_with(whole)
+        whole.meta = {**node.meta, "val": value.new_empty(value.shape)}
+        node.replace_all_uses_with(whole)
     return changed
-
-
-def _is_cut(size: int, length: int) -> bool:
-    return length < size <= _MOST_PIECES * length
-
-
-def _pieces(
-    graph: torch.fx.Graph, target: Any, source: tuple[Any, int, int], value: torch.Tensor, length: int
-) -> Sequence[torch.fx.Node]:
-    """Slices that give ``value`` one after the other. ``source``: of what, along which dimension, and from where on."""
-    node, dim, first = source
-    pieces: list[torch.fx.Node] = []
-    for start in range(0, value.shape[dim], length):
-        pieces.append(graph.call_function(target, (node, dim, first + start, first + start + length)))
-        pieces[-1].meta["val"] = value.narrow(dim, start, length)
-    return pieces
 
 
 def _joins_pieces(node: torch.fx.Node) -> bool:

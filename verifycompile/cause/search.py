@@ -128,7 +128,7 @@ def _evaluable(subject: Subject, shown: tuple[Program, Program] | None) -> Itera
 
 
 class _Search(Changed):
-    """The order in which changes are tried, and put together."""
+    """The order in which changes are tried and combined."""
 
     def __init__(self, subject: Subject, proved: Subject, proves: Proves, deadline: float, latest: float) -> None:
         super().__init__(subject, proved, proves, deadline, latest)

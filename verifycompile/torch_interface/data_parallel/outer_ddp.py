@@ -73,7 +73,7 @@ def _wrappers() -> weakref.WeakSet[DistributedDataParallel]:
         makes_reducer(wrapper, *args, **kwargs)
         found.add(wrapper)
 
-    DistributedDataParallel._ddp_init_helper = tells  # type: ignore[method-assign]
+    DistributedDataParallel._ddp_init_helper = tells  # type: ignore[method-assign]  # torch offers no hook for a new wrapper
     return found
 
 
