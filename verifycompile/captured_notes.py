@@ -12,6 +12,11 @@ from torch.distributed.tensor.placement_types import Placement
 
 from verifycompile.program import Blocker, Program, SourceLocation
 
+BROKEN_ON_SOME = (
+    "a graph break ends the graph of {} at {}, and {}. Keep what one rank alone does, as printing and logging, out of "
+    "what is compiled: do it with what the call returns, or on all ranks."
+)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OwnCapture:

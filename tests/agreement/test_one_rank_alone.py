@@ -13,7 +13,10 @@ from tests.agreement.scripts import one_rank_alone
 PRINTED = "`sys.stderr.write(str(y.shape))`"
 LOGGED = '`logging.getLogger("one").info("mean %s", y.mean())`'
 NO_PROGRAM = "unproved VC208: a rank that runs this program has not said what it captured: rank {}: {}"
-KEEP = "as printing and logging, out of what is compiled"
+KEEP = (
+    "Keep what one rank alone does, as printing and logging, out of what is compiled: do it with what the call returns, "
+    "or on all ranks."
+)
 
 
 @pytest.fixture(scope="module")
@@ -31,17 +34,15 @@ def at(written: str, which: int = 0) -> str:
 @pytest.mark.parametrize(("name", "line"), [("printed", PRINTED), ("logged", LOGGED)])
 def test_what_the_first_rank_alone_does_is_named_on_both(outcomes: dict[str, list[str]], name: str, line: str) -> None:
     text = (
-        "error[VC305]: the spec is recovered as what the only process of a job runs, which meets a graph break at "
-        f"{at(line)}, and this rank does not. Keep what one rank alone does, {KEEP}."
+        "error[VC305]: a graph break ends the graph of the only process of a job, as which the spec is recovered, at "
+        f"{at(line)}, and this rank goes on there. {KEEP}"
     )
     assert outcomes[name] == [NO_PROGRAM.format(1, f"it stopped with {text}"), text]
 
 
 def test_what_another_rank_alone_does_is_named_on_both(outcomes: dict[str, list[str]]) -> None:
     text = (
-        f"unproved VC208: a graph break ends the graph of rank 1 at {at(PRINTED, 1)}, and rank 0 goes on there, so "
-        f"that they compile other graphs. Keep what one rank alone does, {KEEP}: do it with what the call returns, or on "
-        "all ranks."
+        f"unproved VC208: a graph break ends the graph of rank 1 at {at(PRINTED, 1)}, and rank 0 goes on there. {KEEP}"
     )
     assert outcomes["printed_on_the_last"] == [text, text]
 
@@ -50,8 +51,8 @@ def test_where_no_other_rank_compiles_the_function_the_line_is_named_too(outcome
     first, second = outcomes["called"]
     waited = re.sub(r"within \d+ s", "within 2 s", first)
     assert waited == (
-        f"{NO_PROGRAM.format(1, 'no answer within 2 s')}. On this rank a graph break ends the graph at {at(PRINTED)}: "
-        f"keep what one rank alone does there, {KEEP}."
+        f"{NO_PROGRAM.format(1, 'no answer within 2 s')}; a graph break ends the graph of this rank at {at(PRINTED)}, and "
+        f"other ranks may go on there. {KEEP}"
     )
     assert at(PRINTED) in second
 

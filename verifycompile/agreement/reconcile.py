@@ -20,6 +20,7 @@ from verifycompile.assumption import from_data
 from verifycompile.capture.ranks.all_ranks import EACH_UP_TO
 from verifycompile.capture.ranks.common_graph import DifferentGraphsError, check_equal
 from verifycompile.capture.ranks.common_program import common_program, on_axes
+from verifycompile.captured_notes import BROKEN_ON_SOME
 from verifycompile.certificate.storage import StorageError
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.verdict import Verdict
@@ -308,15 +309,8 @@ def _break_messages(said: Mapping[int, Parts]) -> list[str]:
         ours, theirs = said[first]["broken at"], said[rank]["broken at"]
         if ours != theirs:
             place, ends, goes_on = (ours, first, rank) if ours else (theirs, rank, first)
-            return [_BREAK.format(place, ends, goes_on)]
+            return [BROKEN_ON_SOME.format(f"rank {ends}", place, f"rank {goes_on} goes on there")]
     return []
-
-
-_BREAK = (
-    "a graph break ends the graph of rank {1} at {0}, and rank {2} goes on there, so that they compile other graphs. "
-    "Keep what one rank alone does, as printing and logging, out of what is compiled: do it with what the call "
-    "returns, or on all ranks."
-)
 
 
 def _place_messages(said: Mapping[int, Parts]) -> list[str]:

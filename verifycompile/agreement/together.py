@@ -21,7 +21,7 @@ from verifycompile.agreement.reconcile import OF_ONE_RANK, Captured, Conversatio
 from verifycompile.agreement.written import EXCHANGED, Written, digest_of, digest_of_bytes, write
 from verifycompile.assumption import AssumptionKind, kind_of, to_data
 from verifycompile.capture import identity_of
-from verifycompile.captured_notes import OwnCapture
+from verifycompile.captured_notes import BROKEN_ON_SOME, OwnCapture
 from verifycompile.diagnostics.report import Report
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
@@ -254,11 +254,7 @@ def _absent(answer: Answer, broken_at: str) -> str:
     listed = [f"rank {rank}: {reason}" for rank, reason in answer.absent.items()]
     more = f" and {len(listed) - 4} more" if len(listed) > 4 else ""
     ranks = "a rank that runs this program has" if len(listed) == 1 else "ranks that run this program have"
-    text = f"{ranks} not said what it captured: {'; '.join(listed[:4])}{more}."
-    return f"{text} {_BROKEN.format(broken_at)}" if broken_at and broken_at not in text else text
-
-
-_BROKEN = (
-    "On this rank a graph break ends the graph at {}: keep what one rank alone does there, as printing and logging, "
-    "out of what is compiled."
-)
+    text = f"{ranks} not said what it captured: {'; '.join(listed[:4])}{more}"
+    if not broken_at or broken_at in text:
+        return f"{text}."
+    return f"{text}; {BROKEN_ON_SOME.format('this rank', broken_at, 'other ranks may go on there')}"

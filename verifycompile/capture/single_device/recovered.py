@@ -39,6 +39,7 @@ from verifycompile.capture.numbers.readings import (
 )
 from verifycompile.capture.single_device.local_parameters import check_whole_parameters
 from verifycompile.capture.single_device.whole_tensors import WholeTensors
+from verifycompile.captured_notes import BROKEN_ON_SOME
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import Blocker, Program
@@ -67,10 +68,6 @@ STILL_PARALLEL = (
     "holds DTensors or collectives. Pass the single-device program as the option `spec`."
 )
 
-_BROKEN_ALONE = (
-    "the spec is recovered as what the only process of a job runs, which meets a graph break at {}, and this rank "
-    "does not. Keep what one rank alone does, as printing and logging, out of what is compiled."
-)
 AFTER_BREAK = Assumption(
     "a graph break ends the graph: what comes after it is asked on its own where it is parallel, and what Python "
     "computes in between is taken as it is",
@@ -242,7 +239,9 @@ class _Recovery:
         if failure is not None and failure.is_graph_break and self.exported.traced.returned is None:
             return UsageError("VC305", f"the spec does not trace to one graph.\n{failure}")
         if failure is not None and failure.place and not self.exported.traced.is_broken:
-            return UsageError("VC305", f"{_BROKEN_ALONE.format(failure.place)}\n{failure}")
+            alone = "the only process of a job, as which the spec is recovered,"
+            broken = BROKEN_ON_SOME.format(alone, failure.place, "this rank goes on there")
+            return UsageError("VC305", f"{broken}\n{failure}")
         reason = f"\n{failure}" if failure is not None else ""
         return UsageError(
             "VC307",
