@@ -28,7 +28,7 @@ from verifycompile.program import Program
 from verifycompile.torch_interface.data_parallel.outer_ddp import sent_by_ddp
 from verifycompile.torch_interface.dynamo.returned import called_between
 from verifycompile.torch_interface.guards.wrapper_guards import reductions_now
-from verifycompile.torch_interface.operators.contents import own_part
+from verifycompile.torch_interface.operators.contents import Place, own_part
 from verifycompile.torch_interface.operators.elements import real_tensors
 from verifycompile.torch_interface.ranks.mesh import line_through
 from verifycompile.torch_interface.training_step.optimizers import writes_outside_of_steps
@@ -68,9 +68,9 @@ class Disagreement:
     frame: str
 
 
-_Known = tuple[weakref.ref[torch.Tensor], int]
+_Known = tuple[weakref.ref[torch.Tensor], Place, int]
 _alike: dict[tuple[int, tuple[int, ...]], _Known] = {}
-"""A tensor, by its identity, and ranks that hold it alike -> the tensor, and the writes to it by then.
+"""A tensor, by its identity, and ranks that hold it alike -> the tensor, where it lay, and the writes to it by then.
 
 Those of optimizers are left out: of gradients that are alike they make parameters that are alike up to rounding.
 """
@@ -83,7 +83,7 @@ _running: weakref.WeakKeyDictionary[Channel, dict[tuple[str, tuple[int, ...]], s
 def trained_alike() -> dict[int, tuple[int, ...]]:
     """The most ranks that were found to hold a parameter that is trained alike, by its identity and its gradient's."""
     found: dict[int, tuple[int, ...]] = {}
-    for (_, ranks), (known, _) in list(_alike.items()):
+    for (_, ranks), (known, _, _) in list(_alike.items()):
         held = known()
         if held is None or not held.requires_grad or not held.is_leaf:
             continue
@@ -136,7 +136,7 @@ class HeldAlike:
                 self._seen[item] = self._value(item, values)
             elif not self._is_known(item, tensor := values[item.position]):
                 part = own_part(tensor)
-                _alike[id(part), item.ranks] = (weakref.ref(part), writes_outside_of_steps(tensor))
+                _alike[id(part), item.ranks] = (weakref.ref(part), Place(part), writes_outside_of_steps(tensor))
 
     def changed(self, values: Sequence[Any]) -> list[tuple[Held, Any]]:
         """Those of which it is not known that they are alike now."""
@@ -185,7 +185,10 @@ class HeldAlike:
             return self._seen.get(item) == value
         part = own_part(value)
         known = _alike.get((id(part), item.ranks))
-        return known is not None and known[1] == writes_outside_of_steps(value) and known[0]() is part
+        if known is None:
+            return False
+        held, place, writes = known
+        return held() is part and place.is_of(part) and writes == writes_outside_of_steps(value)
 
     def _compared(
         self, ranks: tuple[int, ...], listed: list[tuple[Held, Any]], values: Sequence[Any]

@@ -66,6 +66,10 @@ def replaced(layer: Layer, number: int) -> None:
     layer.scale = torch.full((8,), float(number))
 
 
+def memory_replaced(layer: Layer, number: int) -> None:
+    layer.scale.data = torch.full((8,), float(number))
+
+
 def bias_replaced(layer: Layer, number: int) -> None:
     bias: Any = layer.down.bias
     held = DTensor.from_local(torch.full((8,), float(number)), bias.device_mesh, bias.placements, run_check=False)
@@ -86,6 +90,7 @@ CHANGES: dict[str, Change] = {
     "an attribute is written": attribute_written,
     "a global is written": global_written,
     "a buffer is replaced": replaced,
+    "a buffer gets other memory": memory_replaced,
     "a parameter is replaced": bias_replaced,
     "a parameter is written": bias_written,
     "a state is loaded": loaded,
@@ -211,7 +216,10 @@ def counted() -> Any:
 
 
 def trained(mesh: DeviceMesh, kind: type[Layer]) -> str:
-    """What is said in steps that change parameters, and in which the graph itself changes its buffer."""
+    """What is said in steps that change parameters, and in which the graph itself changes its buffer.
+
+    Afterwards the contents of the parameters can be exchanged, as it is done for another dtype.
+    """
     model = parallel(kind(), mesh)
     compiled = compiled_once(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -220,7 +228,7 @@ def trained(mesh: DeviceMesh, kind: type[Layer]) -> str:
             compiled(torch.ones(4, 8)).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
-    return f"{len(begun)} times, {model.scale[0]:.4f}"
+    return f"{len(begun)} times, {model.to(torch.float64).scale[0]:.4f}"
 
 
 def answers_of_rank(mesh: DeviceMesh, rank: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from verifycompile.torch_interface.operators.contents import own_part
+from verifycompile.torch_interface.operators.contents import memory_of, own_part
 
 _WRITES: dict[int, int] = {}
 """How often collectives have written to the memory of the tensors that were asked about."""
@@ -20,7 +20,7 @@ _WRITING = ("allreduce", "allreduce_coalesced", "broadcast", "recv", "scatter")
 def writes_by_collectives(tensor: torch.Tensor) -> int:
     """How often collectives have written to the memory of a tensor, since this was asked for it for the first time."""
     _count()
-    return _WRITES.setdefault(_memory(own_part(tensor)), 0)
+    return _WRITES.setdefault(memory_of(own_part(tensor)), 0)
 
 
 @functools.cache
@@ -34,17 +34,9 @@ def _counting(collective: Callable[..., Any]) -> Callable[..., Any]:
     def counted(group: Any, *args: Any, **kwargs: Any) -> Any:
         work = collective(group, *args, **kwargs)
         written: Any = args[0] if args else ()
-        for memory in {_memory(value) for value in ([written] if isinstance(written, torch.Tensor) else written)}:
+        for memory in {memory_of(value) for value in ([written] if isinstance(written, torch.Tensor) else written)}:
             if memory and memory in _WRITES:
                 _WRITES[memory] += 1
         return work
 
     return counted
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    """The memory that a tensor lies in, whatever view of it this is, as ``tensor.data``; 0 for none."""
-    try:
-        return tensor.untyped_storage()._cdata
-    except (RuntimeError, NotImplementedError):
-        return 0

@@ -24,6 +24,7 @@ from verifycompile.torch_interface.dynamo.sources import source_name
 from verifycompile.torch_interface.guards.frame_guards import Check, verify_again_unless
 from verifycompile.torch_interface.guards.function_state import State, is_same_state
 from verifycompile.torch_interface.guards.hook_guards import hooks_as_they_are
+from verifycompile.torch_interface.operators.contents import own_part
 
 Manager = tuple[Any, FSDPParamGroup]
 """FSDP's record of a parameter, and the group with which it is communicated."""
@@ -131,7 +132,8 @@ def _settings(manager: Manager | None) -> tuple[tuple[Any, ...], State]:
 _owners: dict[int, tuple[weakref.ref[Any], weakref.ref[FSDPParamGroup]]] = {}
 """Identity of a parameter that a module held -> FSDP's record of it, and its group. Others may take the identity."""
 _others: dict[int, weakref.ref[Any]] = {}
-"""Identity of a parameter that no group managed when it was looked for -> the parameter."""
+"""Identity of a parameter that no group managed when it was looked for -> what this process holds
+of it: torch exchanges the contents of no tensor that is weakly referred to, as ``module.to`` does of DTensors."""
 _scanned: list[int] = [-1]
 """How many modules had a state when the parameters were looked through."""
 
@@ -140,7 +142,7 @@ def _manager_of(value: Any) -> Manager | None:
     """What of ``fully_shard`` manages a parameter, gathered or in shards, now."""
     found = _known_manager(value)
     modules = len(_composable_state._module_state_mapping)
-    if found is not None or (_scanned[0] == modules and _others.get(id(value), _nothing)() is value):
+    if found is not None or (_scanned[0] == modules and _others.get(id(value), _nothing)() is own_part(value)):
         return found
     _owners.clear()
     _others.clear()
@@ -152,7 +154,7 @@ def _manager_of(value: Any) -> Manager | None:
                 _owners.update({id(held): owner for held in _held_by(record)})
     found = _known_manager(value)
     if found is None:
-        _others[id(value)] = weakref.ref(value)
+        _others[id(value)] = weakref.ref(own_part(value))
     return found
 
 

@@ -7,6 +7,7 @@ import ctypes
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from verifycompile.torch_interface.operators.elements import constant_value, real_tensors
 
@@ -22,8 +23,32 @@ def own_part(tensor: torch.Tensor) -> torch.Tensor:
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
+def memory_of(tensor: torch.Tensor) -> int:
+    """The memory that a tensor lies in, whatever view of it this is, as ``tensor.data``; 0 for none."""
+    try:
+        return tensor.untyped_storage()._cdata
+    except (RuntimeError, NotImplementedError):
+        return 0
+
+
+class Place:
+    """Where a tensor lies now. Kept is the name of its memory, which no other takes, and not the memory."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._place = _place(tensor)
+        self._name = StorageWeakRef(tensor.untyped_storage()) if self._place else None
+
+    def is_of(self, tensor: torch.Tensor) -> bool:
+        return _place(tensor) == self._place
+
+
+def _place(tensor: torch.Tensor) -> tuple[object, ...]:
+    memory = memory_of(tensor)
+    return (memory, tensor.storage_offset(), tensor.shape, tensor.stride()) if memory else ()
+
+
 def writes_to(tensor: torch.Tensor) -> int:
-    """How often the tensor was written to, as torch counts it: not through ``data``, nor by other libraries.
+    """How often the tensor was written to, as torch counts it: not into ``tensor.data``, nor by other libraries.
 
     What is written to a DTensor is counted at it, and not at what this process holds of it.
     """

@@ -16,10 +16,10 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from verifycompile.torch_interface.communication.received import writes_by_collectives
 from verifycompile.torch_interface.data_parallel.outer_reduction import on_the_stack
-from verifycompile.torch_interface.operators.contents import writes_to
+from verifycompile.torch_interface.operators.contents import own_part, writes_to
 
 _BY_STEPS: MutableMapping[torch.Tensor, int] = WeakTensorKeyDictionary()
-"""How often steps of optimizers have written to a parameter."""
+"""How often steps of optimizers have written to a parameter, by what this process holds of it."""
 _BEFORE: MutableMapping[torch.optim.Optimizer, list[tuple[torch.Tensor, int]]] = weakref.WeakKeyDictionary()
 """The parameters of the optimizers whose steps run, and the writes to them by others."""
 
@@ -47,7 +47,7 @@ def steps_parts_of_parameters() -> bool:
 def writes_outside_of_steps(tensor: torch.Tensor) -> int:
     """The writes to a tensor without those of uncompiled optimizers, since this was asked for the first time."""
     _follow_steps()
-    return _writes(tensor) - _BY_STEPS.get(tensor, 0)
+    return _writes(tensor) - _BY_STEPS.get(own_part(tensor), 0)
 
 
 def _writes(tensor: torch.Tensor) -> int:
@@ -72,4 +72,4 @@ def _has_run(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         return
     # One step may run within another one, as in a ``ZeroRedundancyOptimizer``: nothing is counted twice.
     for value, by_others in _BEFORE.pop(optimizer, ()):
-        _BY_STEPS[value] = _writes(value) - by_others
+        _BY_STEPS[own_part(value)] = _writes(value) - by_others
