@@ -14,7 +14,9 @@ from verifycompile.program import Blocker, Program, SourceLocation
 
 BROKEN_ON_SOME = (
     "a graph break ends the graph of {} at {}, and {}. Keep what one rank alone does, as printing and logging, out of "
-    "what is compiled: do it with what the call returns, or on all ranks."
+    "what is compiled: do it with what the call returns, or on all ranks. No graph breaks at a function that "
+    "`torch._dynamo.config` lists: at `print` in `reorderable_logging_functions`, at `logging.Logger.info` in "
+    "`ignore_logging_functions`."
 )
 
 

@@ -15,7 +15,8 @@ LOGGED = '`logging.getLogger("one").info("mean %s", y.mean())`'
 NO_PROGRAM = "unproved VC208: a rank that runs this program has not said what it captured: rank {}: {}"
 KEEP = (
     "Keep what one rank alone does, as printing and logging, out of what is compiled: do it with what the call returns, "
-    "or on all ranks."
+    "or on all ranks. No graph breaks at a function that `torch._dynamo.config` lists: at `print` in "
+    "`reorderable_logging_functions`, at `logging.Logger.info` in `ignore_logging_functions`."
 )
 
 
@@ -66,8 +67,11 @@ def test_where_a_spec_is_given_the_line_is_named(outcomes: dict[str, list[str]])
     assert outcomes["given"] == [text, NO_PROGRAM.format(0, f"it stopped with {text}")]
 
 
-def test_what_all_ranks_log_is_compared_around_it(outcomes: dict[str, list[str]]) -> None:
-    assert outcomes["on_all_ranks"] == ["ran", "ran"]
+@pytest.mark.parametrize("name", ["on_all_ranks", "listed"])
+def test_what_all_ranks_log_or_torch_is_told_of_is_compared_around_it(
+    outcomes: dict[str, list[str]], name: str
+) -> None:
+    assert outcomes[name] == ["ran", "ran"]
 
 
 def test_a_call_past_the_wrapper_is_told_of_where_it_makes_gradients(outcomes: dict[str, list[str]]) -> None:

@@ -84,7 +84,9 @@ CODES = (
         example=("def forward(self, x):\n    print(x.sum().item())\n    return self.down(self.up(x))"),
         fix=(
             "Remove what breaks the graph (torch names it under `fullgraph=True`), or compile the parts that are "
-            "captured whole one by one (`block.compile(backend='verify')`)."
+            "captured whole one by one (`block.compile(backend='verify')`). torch breaks no graph at functions that "
+            "`torch._dynamo.config.reorderable_logging_functions` lists, as `print`, which are called behind it, and "
+            "`ignore_logging_functions`, as `logging.Logger.info`, which are not called."
         ),
         fixed_example="def forward(self, x):\n    return self.down(self.up(x))",
     ),

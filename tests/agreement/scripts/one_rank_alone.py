@@ -1,5 +1,6 @@
 """What rank 0 alone does in compiled code, and calls past a wrapper, on two gloo processes; prints what is said."""
 
+import contextlib
 import datetime as dt
 import logging
 import sys
@@ -19,6 +20,7 @@ from verifycompile import RefinementError, UsageError
 from verifycompile.backends.reports import VerificationWarning
 
 INNER: Any = {"inner": "eager"}
+LOG = logging.getLogger("one")
 
 
 def printed(y: torch.Tensor) -> None:
@@ -29,6 +31,12 @@ def printed(y: torch.Tensor) -> None:
 def logged(y: torch.Tensor) -> None:
     if dist.get_rank() == 0:
         logging.getLogger("one").info("mean %s", y.mean())
+
+
+def listed(y: torch.Tensor) -> None:
+    if dist.get_rank() == 0:
+        print("mean", y.mean())  # noqa: T201 - what users do
+        LOG.info("mean %s", y.mean())
 
 
 def on_all_ranks(y: torch.Tensor) -> None:
@@ -81,6 +89,9 @@ def answers_of_rank(mesh: DeviceMesh, rank: int) -> dict[str, Any]:
     answers: dict[str, Any] = {}
     for log in (printed, printed_on_the_last, logged, on_all_ranks):
         answers[log.__name__] = said(parallel(log))
+    lists: Any = {"reorderable_logging_functions": {print}, "ignore_logging_functions": {logging.Logger.info}}
+    with torch._dynamo.config.patch(lists), contextlib.redirect_stdout(sys.stderr):
+        answers["listed"] = said(parallel(listed))
     answers["called"] = said(parallel(printed, Deep))
     answers["given"] = said(parallel(printed), spec=Net())
     wrapped = DistributedDataParallel(Net())
