@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch.distributed.tensor.placement_types import Replicate, Shard
 
 from tests.cause.test_of_loops_and_ranks import Mistake, of_size, report_of, told_at_its_line
-from tests.programs.autograd_collectives import Copy
+from tests.programs.autograd_collectives import Copy, Reduce
 from verifycompile import Verdict
 from verifycompile.diagnostics.finding import CAUSE_UNCERTAIN
 
@@ -192,7 +192,48 @@ def written_by_part(mesh, wrong):
     return program
 
 
+def pooled(x, mask):
+    return torch.tanh(x * mask[:, None]).sum(0) / mask.sum()
+
+
+def pooled_over_padding(mesh, wrong):
+    def program(x, mask):
+        total = Reduce.apply(torch.tanh(x * mask[:, None]).sum(0), mesh.get_group())
+        count = x.shape[0] * mesh.size() if wrong else funcol.all_reduce(mask.sum(), "sum", mesh)
+        return total / count
+
+    return program
+
+
+def gated_by_heads(x, w):
+    values, gates = (x @ w).unflatten(-1, (-1, 2, 3)).unbind(-2)
+    return (values * torch.tanh(gates)).flatten(1)
+
+
+def gated_by_halves(_, wrong):
+    def program(x, w):
+        fused = x @ w
+        parts = fused.chunk(2, -1) if wrong else fused.unflatten(-1, (-1, 2, 3)).unbind(-2)
+        values, gates = (part.reshape(-1, 2, 3) for part in parts)
+        return (values * torch.tanh(gates)).flatten(1)
+
+    return program
+
+
 MISTAKES = {
+    "padding": Mistake(
+        pooled, pooled_over_padding, lambda: (torch.randn(3, 2, requires_grad=True), torch.ones(3)),
+        {"x": (S0,), "mask": (S0,)}, ((R,),), "VC113", "return total / count",
+        "divide by the number of entries that `mask` keeps, the sum of it, all-reduced over `tp`, at line {line} "
+        "(checked)",
+    ),
+    "heads": Mistake(
+        gated_by_heads, gated_by_halves, lambda: (torch.randn(3, 4), torch.randn(4, 12, requires_grad=True)),
+        {"w": (S1,)}, ((S1,),), "VC104",
+        "parts = fused.chunk(2, -1) if wrong else fused.unflatten(-1, (-1, 2, 3)).unbind(-2)",
+        "view dimension 1 of `fused` as (2, 2, 3) at line {line}, and take the parts along the second of the three "
+        "(checked)",
+    ),
     "taken": Mistake(
         weighed, weighed_by_part,
         lambda: (torch.randn(3, 2, requires_grad=True), torch.randn(6, 2, requires_grad=True)),

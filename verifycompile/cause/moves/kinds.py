@@ -39,18 +39,14 @@ from verifycompile.cause.moves.move import Move, Scene
 from verifycompile.cause.moves.needless_gathers import gathers_of_wholes, needless_gathers
 from verifycompile.cause.moves.numbers import other_coordinates, other_numbers, shifted_numbers
 from verifycompile.cause.moves.offsets import missing_scatters, own_part_of_operand, own_parts
-from verifycompile.cause.moves.operands import (
-    arguments_of_spec,
+from verifycompile.cause.moves.operands import needless_calls, other_operands
+from verifycompile.cause.moves.orders import other_orders, parts_of_blocks
+from verifycompile.cause.moves.pieces import (
     exchanged_inputs,
     exchanged_pieces,
-    needless_calls,
-    numbers_of_lines,
     other_dimensions,
-    other_operands,
     other_pieces,
-    shares_of_numbers,
 )
-from verifycompile.cause.moves.orders import other_orders
 from verifycompile.cause.moves.scales import (
     added_on_every_rank,
     factor_changes,
@@ -59,6 +55,7 @@ from verifycompile.cause.moves.scales import (
     scaled_means,
     scaled_values,
 )
+from verifycompile.cause.moves.spec_arguments import arguments_of_spec, numbers_of_lines, shares_of_numbers
 from verifycompile.cause.moves.steps import other_steps, spread_pieces
 from verifycompile.cause.moves.tables import positions_of_spec, tables_of_spec
 from verifycompile.cause.moves.turns import values_of_turns
@@ -194,6 +191,7 @@ def unlikely(scene: Scene) -> tuple[Iterator[Move], ...]:
         exchanged_pieces(scene),
         exchanged_inputs(scene),
         other_dimensions(scene),
+        parts_of_blocks(scene),
         other_output_placements(scene),
         other_pieces(scene),
         calls_of_spec(scene),

@@ -14,14 +14,13 @@ import torch
 import torch.fx
 
 from verifycompile.cause.draft import Draft, DraftError
-from verifycompile.cause.moves.move import Move, Scene, computed, is_floating, is_tensor
+from verifycompile.cause.moves.move import CUTS, Move, Scene, computed, is_floating, is_tensor
 from verifycompile.cause.moves.same_calls import Lines
 from verifycompile.torch_interface.source_lines.model_lines import is_collective
 from verifycompile.witness.interpreter import ancestors, descendants
 
 aten = torch.ops.aten
 
-_CUTS = (aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int)
 _MOST_STEPS = 200
 """A turn of more calls is not computed again."""
 _MOST_TURNS = 16
@@ -66,7 +65,7 @@ def _loops(scene: Scene, lines: Lines) -> Iterator[_Loop]:
     for node in scene.draft.program.graph.graph.nodes:
         if node.op != "call_function":
             continue
-        if node.target is operator.getitem and node.all_input_nodes[0].target in _CUTS:
+        if node.target is operator.getitem and node.all_input_nodes[0].target in CUTS:
             whole = node.all_input_nodes[0]
             wholes.setdefault(len(whole.meta["val"]), set()).add(whole)
             starts.setdefault(len(whole.meta["val"]), {})[node] = frozenset((int(node.args[1]),))

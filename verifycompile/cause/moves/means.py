@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Iterator
 
@@ -10,6 +11,7 @@ import torch.fx
 
 from verifycompile.cause.draft import Draft, DraftError
 from verifycompile.cause.moves.move import Move, Scene, fixed, is_derivative, is_floating, is_tensor, shape_of
+from verifycompile.program import Role
 from verifycompile.rewrites.operators.loss import SUM
 from verifycompile.rewrites.operators.pointwise_losses import ignored_by_mean
 from verifycompile.torch_interface.source_lines.value_names import is_backward
@@ -38,30 +40,39 @@ def means_of_all(scene: Scene) -> Iterator[Move]:
 
 
 def means_of_kept(scene: Scene) -> Iterator[Move]:
-    """Each division by a number of entries of which a mask keeps some, as one by the number of those that it keeps."""
-    masks = [node for node in scene.calls if node.meta["val"].dtype is torch.bool and not is_backward(node)]
+    """Each division by a number of entries of which a mask keeps some, as one by the number of those that it keeps on
+    all ranks that hold a part of them.
+    """
+    inputs = {item.node for item in scene.draft.program.inputs if item.role is Role.INPUT}
+    nodes = [node for node in scene.order if is_tensor(node) and not is_backward(node)]
+    masks = [node for node in nodes if node.meta["val"].dtype is torch.bool or (node in inputs and is_floating(node))]
     for node in [node for node in scene.calls if node.target in _DIVISIONS and not is_backward(node)]:
-        for mask in masks:
-            if node.args[1] == mask.meta["val"].numel() > 1:
-                yield _over_kept(scene, node, mask)
+        for mask, axes in itertools.product(masks, [(), *scene.axis_sets]):
+            entries = mask.meta["val"].numel()
+            if entries > 1 and node.args[1] == entries * scene.ranks(axes):
+                yield _over_kept(scene, node, mask, axes)
 
 
-def _over_kept(scene: Scene, node: torch.fx.Node, mask: torch.fx.Node) -> Move:
-    divisions = [node, *(item for item in scene.calls if item.args[1:] == node.args[1:] and is_derivative(item, node))]
-    names = [item.name for item in divisions if item.target in _DIVISIONS]
+def _over_kept(scene: Scene, node: torch.fx.Node, mask: torch.fx.Node, axes: tuple[int, ...]) -> Move:
+    nodes = scene.draft.program.graph.graph.nodes
+    same = [item for item in nodes if item.target in _DIVISIONS and item.args[1:] == node.args[1:]]
+    names = [item.name for item in same if item is node or is_derivative(item, node)]
 
     def apply(draft: Draft) -> None:
-        kept, number = draft.node(mask.name), draft.node(node.name).meta["val"].new_empty(())
-        count = draft.insert(kept, aten.sum.default, (kept,), number.to(torch.int64))
+        kept = draft.node(mask.name)
+        number = kept.meta["val"].new_empty((), dtype=None if is_floating(kept) else torch.int64)
+        count = draft.insert(kept, aten.sum.default, (kept,), number)
+        count = draft.all_reduce(count, "sum", axes) if axes else count
         for own in map(draft.node, names):
             draft.redirect(own, draft.insert(own, aten.div.Tensor, (own.args[0], count)))
 
     def texts(draft: Draft) -> tuple[str, str]:
         value, kept, entries = scene.value(node), scene.value(mask), draft.node(node.name).args[1]
         message = f"{value} divides by {entries}, the number of all entries, of which {kept} keeps some"
-        return message, f"divide by the number of entries that {kept} keeps, the sum of it, at {scene.line(node)}"
+        total = f"the sum of it, all-reduced over {scene.names(axes)}," if axes else "the sum of it,"
+        return message, f"divide by the number of entries that {kept} keeps, {total} at {scene.line(node)}"
 
-    return Move(("over kept",), node.name, "VC113", texts, apply)
+    return Move(("over kept", axes), node.name, "VC113", texts, apply)
 
 
 def _counted_on_all(scene: Scene, node: torch.fx.Node, axes: tuple[int, ...], is_reduced: bool) -> Move:

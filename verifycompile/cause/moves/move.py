@@ -28,8 +28,13 @@ from verifycompile.torch_interface.source_lines.value_names import (
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.interpreter import ancestors, descendants
 
-_UNSAFE_VIEWS = (torch.ops.aten._unsafe_view.default,)  # noqa: SLF001 - the name of an operator
+aten = torch.ops.aten
+
+_UNSAFE_VIEWS = (aten._unsafe_view.default,)  # noqa: SLF001 - the name of an operator
 """Views of memory that nothing else reads, which torch lists as results of their own."""
+
+CUTS = (aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int)
+ARITHMETIC = (aten.mul.Tensor, aten.div.Tensor, aten.add.Tensor, aten.sub.Tensor)
 
 Texts = Callable[[Draft], tuple[str, str]]
 """What is wrong, and what to do: of the program at its own sizes, where the move was found at reduced ones."""
@@ -194,7 +199,7 @@ class Scene:
         found: dict[torch.fx.Node, list[torch.fx.Node]] = {}
         given = any(item.role is Role.TANGENT for item in self.draft.program.inputs)
         for node in () if given else self.draft.program.graph.graph.nodes:
-            if node.target is torch.ops.aten.ones_like.default:
+            if node.target is aten.ones_like.default:
                 found.setdefault(node.all_input_nodes[0], []).append(node)
         return found
 
@@ -246,7 +251,7 @@ def derives(node: torch.fx.Node, of: torch.fx.Node) -> bool:
     """
     number = of.meta.get("seq_nr")
     same = is_derivative(node, of) if number is None else node.meta.get("seq_nr") == number
-    is_copy = node.target is torch.ops.aten.detach.default
+    is_copy = node.target is aten.detach.default
     is_kept = is_copy and node.meta.get("stack_trace") == of.meta.get("stack_trace")
     return is_kept or (same and is_backward(node) and not is_backward(of))
 
@@ -270,6 +275,11 @@ def is_integer(node: torch.fx.Node) -> bool:
 def shape_of(node: torch.fx.Node) -> tuple[object, ...]:
     """The sizes of a tensor as torch recorded them."""
     return tuple(node.meta["val"].shape)
+
+
+def are_alike(node: torch.fx.Node, other: torch.fx.Node) -> bool:
+    """Whether the second node's value is one tensor of the shape and type of the first one's."""
+    return is_tensor(other) and shape_of(node) == shape_of(other) and node.meta["val"].dtype == other.meta["val"].dtype
 
 
 def computed(node: torch.fx.Node) -> bool:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import operator
 from collections.abc import Iterator
 
 import torch
 import torch.fx
 
 from verifycompile.cause.draft import Draft, DraftError
-from verifycompile.cause.moves.move import Move, Scene, is_tensor, shape_of
+from verifycompile.cause.moves.fused import is_size
+from verifycompile.cause.moves.move import CUTS, Move, Scene, is_tensor, shape_of
+from verifycompile.cause.moves.pieces import MAX_PIECES
 
 aten = torch.ops.aten
 
@@ -146,3 +149,101 @@ def _in_other_order(scene: Scene, node: torch.fx.Node, source: torch.fx.Node, kn
         return _factors(*sizes)[pair.place][2 if pair.is_cut else 1]
 
     return Move(("order", known.dim, known.factors, known.place), node.name, "VC104", texts, apply)
+
+
+def parts_of_blocks(scene: Scene) -> Iterator[Move]:
+    """Each dimension that is cut into parts, or joined of them, as one of blocks that have a piece of each part."""
+    for node in scene.order:
+        for blocks in _blocks(node):
+            yield _by_blocks(scene, blocks)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Blocks:
+    """A dimension that ``node`` cuts into ``parts`` of one length, or joins of them, and so many blocks as ``like`` is
+    long there: heads, of which each may have a piece of each part; where it is None, each entry.
+    """
+
+    node: torch.fx.Node
+    dim: int
+    parts: int
+    like: torch.fx.Node | None
+
+    @property
+    def is_cut(self) -> bool:
+        return self.node.target is not aten.cat.default
+
+    def whole(self, draft: Draft) -> torch.fx.Node:
+        own = draft.node(self.node.name)
+        return own.all_input_nodes[0] if self.is_cut else own
+
+    def sizes(self, draft: Draft) -> tuple[int, int, int]:
+        """The numbers of blocks, of parts, and of entries of a piece."""
+        length = _sizes(self.whole(draft))[self.dim]
+        count = length // self.parts if self.like is None else _sizes(draft.node(self.like.name))[self.dim]
+        if count == 0 or length % (count * self.parts):
+            raise DraftError("blocks that do not fill a dimension")
+        return count, self.parts, length // (count * self.parts)
+
+
+def _blocks(node: torch.fx.Node) -> Iterator[_Blocks]:
+    if node.target is aten.cat.default:
+        parts = node.all_input_nodes
+        likes = [part.all_input_nodes[0] for part in parts if part.target in _VIEWS]
+    elif node.target in CUTS:
+        parts = [user for user in node.users if user.target is operator.getitem]
+        likes = [user for part in parts for user in part.users if user.target in _VIEWS]
+    else:
+        return
+    count = len(node.meta["val"]) if node.target in CUTS else len(parts)
+    if len(parts) != count or not 1 < count <= MAX_PIECES or len({shape_of(part) for part in parts}) != 1:
+        return
+    own, given = (
+        _sizes(parts[0]),
+        node.args[-1] if len(node.args) > (1 if node.target is aten.cat.default else 2) else 0,
+    )
+    dim = given % len(own) if isinstance(given, int) and own else 0
+    found = [
+        like for like in likes if _sizes(like)[:dim] == own[:dim] and 1 < _sizes(like)[dim : dim + 1][0] < own[dim]
+    ]
+    for like in (*{_sizes(like)[dim]: like for like in found}.values(), None):
+        if all(map(is_size, own)) and own[dim] > 1:
+            yield _Blocks(node, dim, count, like)
+
+
+def _by_blocks(scene: Scene, blocks: _Blocks) -> Move:
+    node, dim = blocks.node, blocks.dim
+
+    def apply(draft: Draft) -> None:
+        own, whole = draft.node(node.name), blocks.whole(draft)
+        count, parts, piece = blocks.sizes(draft)
+        sizes, read = _sizes(whole), (count, parts, piece) if blocks.is_cut else (parts, count, piece)
+        value = whole.meta["val"].new_empty([*sizes[:dim], *read, *sizes[dim + 1 :]])
+        steps = [
+            (aten.reshape.default, (list(value.shape),), value),
+            (aten.transpose.int, (dim, dim + 1), value.transpose(dim, dim + 1)),
+            (aten.reshape.default, (list(sizes),), whole.meta["val"]),
+        ]
+        made = [whole]
+        for target, arguments, result in steps:
+            place = own if blocks.is_cut else made[-1]
+            made.append(draft.insert(place, target, (made[-1], *arguments), result, before=blocks.is_cut))
+        if blocks.is_cut:
+            draft.set_arguments(own, (made[-1], *own.args[1:]))
+        else:
+            draft.redirect(own, made[-1], [user for user in own.users if user not in made])
+            draft.redirect_outputs(own, made[-1])
+
+    def texts(draft: Draft) -> tuple[str, str]:
+        count, parts, piece = blocks.sizes(draft)
+        whole, line = scene.value(blocks.whole(scene.draft)), scene.line(node)
+        done, hint = "joined of", f"join a piece of each part in each of {count} blocks of dimension {dim} at {line}"
+        if blocks.is_cut:
+            done, hint = "cut into", f"view dimension {dim} of {whole} as ({count}, {parts}, {piece}) at {line}"
+            hint += ", and take the parts along the second of the three"
+        return (
+            f"{whole} is {done} {parts} parts as a whole, where each of {count} blocks has a piece of each part",
+            hint,
+        )
+
+    return Move(("blocks", dim, blocks.sizes(scene.draft)), node.name, "VC104", texts, apply)

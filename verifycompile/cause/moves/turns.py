@@ -15,13 +15,12 @@ import torch
 import torch.fx
 
 from verifycompile.cause.draft import Draft
-from verifycompile.cause.moves.move import Move, Scene, fixed, is_tensor, shape_of
+from verifycompile.cause.moves.move import CUTS, Move, Scene, fixed, is_tensor, shape_of
 from verifycompile.torch_interface.source_lines.source import frames_of
 from verifycompile.torch_interface.source_lines.value_names import is_backward
 
 aten = torch.ops.aten
 
-_CUTS = (aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int)
 
 _STEPPED = 2
 """So many arguments of a slice behind its start tell its end and its step."""
@@ -85,7 +84,7 @@ def _members(same: Sequence[torch.fx.Node]) -> Iterator[tuple[torch.fx.Node, _Me
 def _piece(node: torch.fx.Node) -> _Member | None:
     """The piece of a tensor that a node is, where all of its pieces have one shape."""
     arguments: tuple[Any, ...] = node.args
-    if node.target is operator.getitem and arguments[0].target in _CUTS:
+    if node.target is operator.getitem and arguments[0].target in CUTS:
         count = len({tuple(piece.shape) for piece in arguments[0].meta["val"]}) == 1 and len(arguments[0].meta["val"])
         series, turn = arguments[0], arguments[1]
     elif node.target in (aten.slice.Tensor, aten.select.int) and all(isinstance(item, int) for item in arguments[1:]):
