@@ -98,6 +98,7 @@ FORWARD = ("left out", "another", "residual")
 """What is wrong -> the function and the line that say so, and how the hint begins."""
 
 
+@pytest.mark.sampled(every=2, of=("mistake",))
 @pytest.mark.parametrize("mistake", ["", *MISTAKES])
 @pytest.mark.parametrize("count", [2, 3])
 def test_a_mistake_that_every_layer_of_every_stage_makes(count, mistake):
