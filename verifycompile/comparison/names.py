@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from verifycompile.capture.ranks.as_ranks import uncompiled
 from verifycompile.errors import UsageError
-from verifycompile.torch_interface.dynamo.closures import closed_over
+from verifycompile.torch_interface.dynamo.closures import closed_over, globals_in
 
 _WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"})
 _DEPTH = 8
@@ -77,7 +77,7 @@ def _held(function: Any) -> Iterator[tuple[str, Any]]:
     if code is not None:
         yield from closed_over(code, closure)
         names = cast("dict[str, Any]", getattr(function, "__globals__", {}))
-        for name in code.co_names:
+        for name in dict.fromkeys(globals_in(code)):
             if isinstance(names.get(name), nn.Module):
                 yield name, names[name]
 

@@ -25,7 +25,7 @@ from verifycompile.options import Options
 from verifycompile.torch_interface.data_parallel.unwrapped import without_outer_wrappers
 from verifycompile.torch_interface.dtensor.globalize import Globalizer, Relocator
 from verifycompile.torch_interface.dtensor.tensors import of_acting_rank, trained_as
-from verifycompile.torch_interface.dynamo.closures import values_closed_over
+from verifycompile.torch_interface.dynamo.closures import globals_in, values_closed_over
 from verifycompile.torch_interface.ranks.constructed import recorded
 from verifycompile.torch_interface.ranks.mesh import RootMesh, has_world, root_of
 from verifycompile.torch_interface.training_step.gradient_hooks import register_hooks, registered_hooks
@@ -70,10 +70,10 @@ def _meshes(value: Any) -> Iterator[DeviceMesh]:
         inner = inner.func
     code = getattr(inner, "__code__", None)
     if code is not None:
-        held = values_closed_over(code, getattr(inner, "__closure__", None))
+        names = getattr(inner, "__globals__", {})
+        read = (names.get(name) for name in dict.fromkeys(globals_in(code)))
+        held = (*values_closed_over(code, getattr(inner, "__closure__", None)), *read)
         yield from (value for value in held if isinstance(value, DeviceMesh))
-    names = getattr(inner, "__globals__", {})
-    yield from (names[name] for name in getattr(code, "co_names", ()) if isinstance(names.get(name), DeviceMesh))
 
 
 def layout_over(root: RootMesh | None) -> Layout:

@@ -18,7 +18,7 @@ from verifycompile.errors import UsageError
 from verifycompile.torch_interface.data_parallel.unwrapped import without_outer_wrappers
 from verifycompile.torch_interface.dtensor.globalize import Relocator
 from verifycompile.torch_interface.dtensor.tensors import of_acting_rank
-from verifycompile.torch_interface.dynamo.closures import values_closed_over
+from verifycompile.torch_interface.dynamo.closures import globals_in, values_closed_over
 from verifycompile.torch_interface.dynamo.frames import Frame, with_callable
 from verifycompile.torch_interface.ranks.acting_rank import acted_variables, acting_as, groups_of_its_own
 from verifycompile.torch_interface.ranks.kept_answers import with_holders
@@ -174,7 +174,7 @@ def _is_like(held: Any, function: Any) -> bool:
 def _values(frame: Frame) -> Iterator[Any]:
     yield from frame.locals.values()
     yield from values_closed_over(frame.code, frame.closure)
-    yield from (frame.globals[name] for name in frame.code.co_names if name in frame.globals)
+    yield from (frame.globals[name] for name in dict.fromkeys(globals_in(frame.code)) if name in frame.globals)
 
 
 def uncompiled(model: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import types
 from collections.abc import Iterable, Iterator
@@ -35,9 +36,17 @@ def taken_along(function: Any) -> Iterator[Any]:
 
 
 def globals_named(function: types.FunctionType) -> Iterator[Any]:
-    """The values of the globals whose names a function and the functions inside of it use."""
-    names = dict.fromkeys(names_in(function.__code__))
+    """The values of the globals that a function and the functions inside of it use."""
+    names = dict.fromkeys(globals_in(function.__code__))
     yield from (function.__globals__[name] for name in names if name in function.__globals__)
+
+
+def globals_in(code: types.CodeType) -> Iterator[str]:
+    """The names that a function and the functions inside of it use as globals: an attribute of that name is another."""
+    yield from (str(step.argval) for step in dis.get_instructions(code) if step.opname.endswith(_OF_GLOBALS))
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from globals_in(constant)
 
 
 def names_in(code: types.CodeType) -> Iterator[str]:
@@ -46,3 +55,7 @@ def names_in(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from names_in(constant)
+
+
+_OF_GLOBALS = ("_GLOBAL", "_NAME", "_GLOBALS")
+"""Ends of the names of instructions that read or write one; those of a class body look into its own names first."""
