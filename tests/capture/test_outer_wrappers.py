@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed._composable.replicate import replicate
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.fsdp import DataParallelMeshDims, FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
@@ -149,13 +149,58 @@ def test_a_sum_divided_by_the_count_of_all_ranks(ranks: int) -> None:
     with fake_mesh_world((4,), ("dp",)) as mesh:
         model, arguments = fully_shard(Trained(), mesh=mesh), (*pairs(), torch.tensor(8))
         found = verifycompile.verify(model, arguments, spec=Weighted(), in_placements=BATCH)
-    assert found.verdict is (Verdict.VERIFIED if ranks == 4 else Verdict.UNPROVED if ranks == 1 else Verdict.REFUTED), str(found)
+    assert found.verdict is (Verdict.VERIFIED if ranks == 4 else Verdict.UNPROVED if ranks == 1 else Verdict.REFUTED), (
+        str(found)
+    )
 
 
 def test_fully_shard_that_sums() -> None:
     assert report(Total, summing).verdict is Verdict.VERIFIED
     assert report(Regression, summing).verdict is Verdict.REFUTED
     assert report(mlp.MLP, summing, inputs=1).verdict is Verdict.VERIFIED
+
+
+@pytest.mark.parametrize("sums", [True, False])
+def test_over_an_axis_of_the_parameters_own_mesh(sums: bool) -> None:
+    class Squares(nn.Module):
+        """A distributed loss: it is that of all samples, so the mean over the ranks of its gradients is too small."""
+
+        def __init__(self, mesh: DeviceMesh) -> None:
+            super().__init__()
+            self.rows = nn.Parameter(distribute_tensor(torch.randn(6, 4), mesh, [Replicate()]))
+            self.up = nn.Parameter(distribute_tensor(torch.randn(3, 4), mesh, [Replicate()]))
+
+        def forward(self, index: torch.Tensor) -> torch.Tensor:
+            return F.linear(F.embedding(index, self.rows), self.up).square().sum()
+
+    with fake_mesh_world((2,), ("dp",)) as mesh:
+        model = fully_shard(Squares(mesh), mesh=mesh, dp_mesh_dims=DataParallelMeshDims(shard="dp"))
+        if sums:
+            model.set_gradient_divide_factor(1.0)
+        index = DTensor.from_local(torch.tensor([0, 3, 3, 5]), mesh, [Shard(0)])
+        found = verifycompile.verify(model, (index,))
+    assert found.verdict is (Verdict.VERIFIED if sums else Verdict.REFUTED), str(found)
+
+
+class Step(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.wrapped = inner
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.wrapped(x, y)
+
+
+wrapped: nn.Module = nn.Identity()
+"""A variable of the script, of the name of an attribute, as ``model`` is in many."""
+
+
+def test_a_variable_of_the_script_with_the_name_of_an_attribute(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_mesh_world((4,), ("dp",)) as mesh:
+        model = fully_shard(Regression(), mesh=mesh)
+        monkeypatch.setitem(globals(), "wrapped", model)
+        found = verifycompile.verify(Step(model), pairs(), in_placements=BATCH)
+    assert found.verdict is Verdict.VERIFIED, str(found)
 
 
 @pytest.mark.parametrize("right", [True, False])

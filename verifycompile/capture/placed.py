@@ -357,7 +357,11 @@ class PlacedBoundary:
         if placements is None or spans is None or not (declared or outer):
             return placements, "DTensor metadata"
         own_axes = {axis for axes in spans for axis in axes}
-        others = placements if outer is None else outer.around(placements)
+        others = placements
+        if outer is not None:
+            # On axes of the DTensor's own mesh too, a wrapper reduces the local tensors and asks for no placement.
+            own_axes -= set(outer.axes)
+            others = outer.around(placements)
         if declared:
             others = self._checked(name, declared, len(layout.global_shape))
             differing = [axis for axis in own_axes if others[axis] != placements[axis]]

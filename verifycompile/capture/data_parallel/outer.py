@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from torch import nn
-from torch.distributed.tensor.placement_types import Partial, Placement
+from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
 
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.boundary import Export
@@ -39,12 +39,22 @@ class OuterGradient:
     exchanged: tuple[str, ...] = ()
 
     def around(self, own: Placements) -> Placements:
-        """``own`` on the other axes. Raises ``LayoutError`` VC206 where the contract is not understood."""
+        """``own`` on the other axes. Raises ``LayoutError`` VC206 where the contract is not understood.
+
+        And where it does not apply: of a gradient that is cut over one of its axes it takes the parts for the whole.
+        """
         if self.unknown:
             raise LayoutError(
                 "VC206",
                 f"what `{self.wrapper}` makes of the gradients is not known: {self.unknown}. Say with "
                 "`grad_placements` how they may leave the program, or take the setting away.",
+            )
+        cut = next((own[axis] for axis in self.axes if not isinstance(own[axis], Replicate | Partial)), None)
+        if cut is not None:
+            raise LayoutError(
+                "VC206",
+                f"`{self.wrapper}` reduces a gradient that is a DTensor placed {cut} on the axis it reduces over: it "
+                "takes parts of the gradient for the whole of it.",
             )
         partial: Placement = Partial(self.reduction)
         return tuple(partial if axis in self.axes else item for axis, item in enumerate(own))
