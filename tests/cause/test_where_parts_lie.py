@@ -220,7 +220,26 @@ def gated_by_halves(_, wrong):
     return program
 
 
+def from_both_ends(x):
+    return (x * torch.arange(8)[:, None])[torch.tensor([0, 1, 6, 7, 2, 3, 4, 5])]
+
+
+def chunks_from_both_ends(mesh, wrong):
+    def program(x):
+        rank, last = mesh.get_local_rank(), 2 * mesh.size() - 1
+        rows = x.shape[0] // (last + 1)
+        late = torch.arange(rows) + (last - rank - wrong) * rows
+        places = torch.cat([torch.arange(rows) + rank * rows, late])
+        return x[places] * places[:, None]
+
+    return program
+
+
 MISTAKES = {
+    "chunk": Mistake(
+        from_both_ends, chunks_from_both_ends, of_size((8, 3)), {}, ((S0,),), "VC117",
+        "late = torch.arange(rows) + (last - rank - wrong) * rows", "let line {line} take 6, 4 on the ranks: 2 more (checked)",
+    ),
     "padding": Mistake(
         pooled, pooled_over_padding, lambda: (torch.randn(3, 2, requires_grad=True), torch.ones(3)),
         {"x": (S0,), "mask": (S0,)}, ((R,),), "VC113", "return total / count",

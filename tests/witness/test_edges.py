@@ -161,6 +161,21 @@ def test_all_rows_of_one_group():
     assert find_witness(spec, on_ranks(capped, inputs)) is not None
 
 
+@pytest.mark.parametrize(
+    ("program", "wrong"),
+    [
+        (lambda ids: (ids[:, None] == torch.arange(16)).sum(), lambda ids: (ids < 8).sum()),
+        (lambda ids: (ids != 500).sum(), lambda ids: (ids != 501).sum()),
+    ],
+)
+def test_whole_numbers_are_drawn_around_what_they_are_compared_with(program, wrong):
+    """The wrong programs are right for all small numbers."""
+    inputs = {"ids": torch.zeros(6, dtype=torch.int64)}
+    spec = trace(program, inputs)
+    assert find_witness(spec, on_ranks(program, inputs)) is None
+    assert find_witness(spec, on_ranks(wrong, inputs)) is not None
+
+
 def test_norms_of_parts_that_are_nearly_those_of_others():
     """Of many normal numbers each rank's part has the norm of all, but for a factor that is nearly the same."""
 

@@ -12,7 +12,7 @@ import torch
 from verifycompile.program import Program, ProgramInput, Role
 from verifycompile.torch_interface.operators.evaluation import operator_name, size_hint
 from verifycompile.witness.ignored import ignored_classes
-from verifycompile.witness.indices import counts_from_the_end, index_bound, is_searched
+from verifycompile.witness.indices import compared_numbers, counts_from_the_end, index_bound, is_searched
 from verifycompile.witness.inputs import Inputs, spec_sizes, tangent_inputs, tensor_inputs, traced_shape
 from verifycompile.witness.layout import is_shard
 
@@ -162,7 +162,14 @@ def _draw_input(
         bound = bound if index_limit is None else min(bound, index_limit)
         lowest = 1 if not shape and bound > 1 else 0  # a single number may be a count, by which programs divide
         drawn = torch.randint(lowest, max(bound, 1), shape, generator=generator).to(traced.dtype)
-        return torch.full_like(drawn, max(bound, 1) - 1) if distribution is Distribution.ONE_INDEX else drawn
+        if distribution is Distribution.ONE_INDEX:
+            return torch.full_like(drawn, max(bound, 1) - 1)
+        near = {number + step for number in compared_numbers(entry.node) for step in (-1, 0, 1)}
+        near = torch.tensor(sorted(number for number in near if lowest <= number < bound), dtype=traced.dtype)
+        if near.numel():
+            chosen = near[torch.randint(0, near.numel(), shape, generator=generator)]
+            drawn = torch.where(torch.randint(0, 3, shape, generator=generator) == 0, chosen, drawn)
+        return drawn
     if distribution is Distribution.WHOLE:
         return torch.randint(-1, 3, shape, generator=generator).double()
     if distribution in _POSITIVE:

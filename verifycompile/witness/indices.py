@@ -9,9 +9,12 @@ import torch.fx
 
 from verifycompile.torch_interface.operators.calls import by_name
 from verifycompile.torch_interface.operators.evaluation import operator_name
+from verifycompile.walks import reached
 
 DEFAULT_BOUND = 4
 """Integers without a known use are drawn from ``range(DEFAULT_BOUND)``."""
+
+_COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 _COUNTING_FROM_THE_END = frozenset({"index", "index_put"})
 """Operators of which the index -1 names the last element; the others refuse negative indices."""
@@ -53,8 +56,33 @@ _KEEPS_VALUES = frozenset(
 
 
 def index_bound(placeholder: torch.fx.Node, size_of: Callable[[object], int | None]) -> int:
-    """The smallest size that an integer placeholder's elements index; :data:`DEFAULT_BOUND` where none does."""
-    return min((bound for _, bound in _uses_as_indices(placeholder, size_of)), default=DEFAULT_BOUND)
+    """The smallest size that an integer placeholder's elements index; where none does, above all positions and numbers
+    with which they are compared.
+    """
+    numbers = (number + 2 for number in compared_numbers(placeholder))
+    positions = (count for value in _compared_with(placeholder) for count in _counts_of_positions(value, size_of))
+    compared = max((DEFAULT_BOUND, *numbers, *positions))
+    return min((bound for _, bound in _uses_as_indices(placeholder, size_of)), default=compared)
+
+
+def compared_numbers(placeholder: torch.fx.Node) -> tuple[int, ...]:
+    """The whole numbers with which an integer placeholder's elements are compared, as they are."""
+    return tuple(number for number in _compared_with(placeholder) if isinstance(number, int))
+
+
+def _compared_with(placeholder: torch.fx.Node) -> Iterator[object]:
+    """What an integer placeholder's elements are compared with, as they are."""
+    for user, node in _uses(placeholder, lambda user, _: keeps_values(user)):
+        if (operator_name(user.target) or "").partition(".")[2].partition(".")[0] in _COMPARISONS:
+            yield from (operand for operand in user.args if operand is not node)
+
+
+def _counts_of_positions(value: object, size_of: Callable[[object], int | None]) -> Iterator[int]:
+    """How many positions there are of those that a value is computed of."""
+    for node in reached([value], lambda node: node.all_input_nodes) if isinstance(value, torch.fx.Node) else ():
+        if (operator_name(node.target) or "").startswith("aten.arange."):
+            count = size_of(by_name(node.target, node.args, node.kwargs).get("end"))
+            yield from () if count is None else (count,)
 
 
 def counts_from_the_end(placeholder: torch.fx.Node) -> bool:

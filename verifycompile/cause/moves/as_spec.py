@@ -267,7 +267,7 @@ def _each_time(texts: Texts, draft: Draft) -> tuple[str, str]:
     return f"{message}, each time that the line runs", f"{hint}, each time that the line runs"
 
 
-def _texts(scene: Scene, proposed: _Proposed, place: torch.fx.Node, _: Draft) -> tuple[str, str]:
+def _texts(scene: Scene, proposed: _Proposed, place: torch.fx.Node, draft: Draft) -> tuple[str, str]:
     taken, node = proposed.taken, proposed.replaced(place)
     found = scene.value(node)
     if taken.is_sum and proposed.is_operand:
@@ -276,7 +276,7 @@ def _texts(scene: Scene, proposed: _Proposed, place: torch.fx.Node, _: Draft) ->
         message = f"{one} is not added to {other}, as it is in the spec"
         return message, f"add {one} to {other} after {scene.line(node)}"  # both are computed: one at least has a line
     if not proposed.is_operand and (exchanged := _exchanged_operand(taken, node)) is not None:
-        return exchanged_texts(scene, node, *exchanged)
+        return exchanged_texts(scene, node, *exchanged, draft)
     wanted = call_name(taken.result)
     where = lines_of_steps(taken.steps)
     if proposed.is_operand:

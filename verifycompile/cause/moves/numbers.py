@@ -12,7 +12,7 @@ import sympy
 import torch.fx
 
 from verifycompile.cause.draft import Draft, DraftError, symbol_of
-from verifycompile.cause.moves.move import Move, Scene, fixed, is_tensor
+from verifycompile.cause.moves.move import Move, Scene, fixed, is_tensor, shape_of
 from verifycompile.torch_interface.operators.evaluation import symbolic_expression
 
 Numbers = list[int]
@@ -40,15 +40,22 @@ def other_numbers(scene: Scene) -> Iterator[Move]:
 
 
 def shifted_numbers(scene: Scene) -> Iterator[Move]:
-    """The numbers of the rank that a call takes, all of them one less, one more, begun at zero, or alike."""
+    """The numbers of the rank that a call takes, all of them one or one part less or more, begun at zero, or alike."""
     for call in scene.calls if scene.draft.rank is None else ():
         numbers = _of_ranks(scene.draft, call)
         least = min(map(min, numbers.values()), default=0)
-        for distance in dict.fromkeys((-1, 1, -least)) if numbers else ():
+        for distance in dict.fromkeys((-1, 1, -least, *_lengths(call))) if numbers else ():
             if distance and least + distance >= 0:
                 yield _shifted(scene, call, distance)
         if numbers:
             yield _of_first_rank(scene, call)
+
+
+def _lengths(call: torch.fx.Node) -> tuple[int, ...]:
+    """The length of the part that a call takes, or of the positions that it computes, less and more."""
+    sizes, dim = shape_of(call), call.args[1] if call.target is torch.ops.aten.slice.Tensor else len(shape_of(call)) - 1
+    length = sizes[dim] if isinstance(dim, int) and sizes else None
+    return (-length, length) if isinstance(length, int) else ()
 
 
 def _of_ranks(draft: Draft, call: torch.fx.Node) -> dict[torch.fx.Node, Numbers]:

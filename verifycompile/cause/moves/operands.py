@@ -71,7 +71,7 @@ def other_operands(scene: Scene) -> Iterator[Move]:
                 for other in sorted(earlier, key=lambda other: abs(position[other] - position[looked_at])):
                     if other is looked_at or _same_value(scene, looked_at, other):
                         continue
-                    texts = functools.partial(_operand_texts, scene, node, looked_at, other)
+                    texts = functools.partial(exchanged_texts, scene, node, looked_at, other)
                     change = _exchanged(node.name, operand.name, depth, other.name)
                     kind = ("operand", place, depth, *places.relative(node, other))
                     yield Move(kind, node.name, "VC108", texts, change)
@@ -104,13 +104,9 @@ class _Places:
         return first % times[0], line, second % times[1], 0 if isinstance(line, str) else turns
 
 
-def _operand_texts(
+def exchanged_texts(
     scene: Scene, node: torch.fx.Node, operand: torch.fx.Node, other: torch.fx.Node, _: Draft
 ) -> tuple[str, str]:
-    return exchanged_texts(scene, node, operand, other)
-
-
-def exchanged_texts(scene: Scene, node: torch.fx.Node, operand: torch.fx.Node, other: torch.fx.Node) -> tuple[str, str]:
     """What is said of a call that takes one value in the place of another one."""
     found, wanted = scene.value(operand), scene.value(other)
     if found == wanted:  # the same line made both

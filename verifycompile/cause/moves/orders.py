@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.fx
@@ -107,16 +107,8 @@ def _in_other_order(scene: Scene, node: torch.fx.Node, source: torch.fx.Node, kn
 
     def apply(draft: Draft) -> None:
         own, pair = draft.node(node.name), found(draft)
-        read = [*(pair.exchanged if pair.is_cut else pair.factors)]
-        held = own if is_repeat else draft.node(source.name)
-        value = own.meta["val"].new_empty(read)
-        factors = draft.insert(own, aten.reshape.default, (held, read), value)
-        dims = pair.place, pair.place + 1
-        value = value.transpose(*dims)
-        turned = draft.insert(factors, aten.transpose.int, (factors, *dims), value)
-        whole = draft.insert(turned, aten.reshape.default, (turned, list(_sizes(own))), own.meta["val"])
-        made = {factors, turned, whole}
-        users = [user for user in own.users if user not in made]
+        held, users = own if is_repeat else draft.node(source.name), list(own.users)
+        whole = _turned(draft, own, held, pair.exchanged if pair.is_cut else pair.factors, pair.place)
         draft.redirect(own, whole, users)
         draft.redirect_outputs(own, whole)
 
@@ -149,6 +141,18 @@ def _in_other_order(scene: Scene, node: torch.fx.Node, source: torch.fx.Node, kn
         return _factors(*sizes)[pair.place][2 if pair.is_cut else 1]
 
     return Move(("order", known.dim, known.factors, known.place), node.name, "VC104", texts, apply)
+
+
+def _turned(draft: Draft, own: torch.fx.Node, held: torch.fx.Node, read: Sequence[int], place: int) -> torch.fx.Node:
+    """A value, read as so many factors of which the one at ``place`` is exchanged for the next, in the shape of the
+    result of a call that is changed, or of what that cuts.
+    """
+    is_cut = own.target in CUTS
+    value, whole = held.meta["val"].new_empty(list(read)), held if is_cut else own
+    factors = draft.insert(own, aten.reshape.default, (held, list(read)), value, before=is_cut)
+    turned = (factors, place, place + 1)
+    turned = draft.insert(factors, aten.transpose.int, turned, value.transpose(place, place + 1))
+    return draft.insert(turned, aten.reshape.default, (turned, list(_sizes(whole))), whole.meta["val"])
 
 
 def parts_of_blocks(scene: Scene) -> Iterator[Move]:
@@ -217,22 +221,14 @@ def _by_blocks(scene: Scene, blocks: _Blocks) -> Move:
     def apply(draft: Draft) -> None:
         own, whole = draft.node(node.name), blocks.whole(draft)
         count, parts, piece = blocks.sizes(draft)
-        sizes, read = _sizes(whole), (count, parts, piece) if blocks.is_cut else (parts, count, piece)
-        value = whole.meta["val"].new_empty([*sizes[:dim], *read, *sizes[dim + 1 :]])
-        steps = [
-            (aten.reshape.default, (list(value.shape),), value),
-            (aten.transpose.int, (dim, dim + 1), value.transpose(dim, dim + 1)),
-            (aten.reshape.default, (list(sizes),), whole.meta["val"]),
-        ]
-        made = [whole]
-        for target, arguments, result in steps:
-            place = own if blocks.is_cut else made[-1]
-            made.append(draft.insert(place, target, (made[-1], *arguments), result, before=blocks.is_cut))
+        sizes, users = _sizes(whole), list(own.users)
         if blocks.is_cut:
-            draft.set_arguments(own, (made[-1], *own.args[1:]))
-        else:
-            draft.redirect(own, made[-1], [user for user in own.users if user not in made])
-            draft.redirect_outputs(own, made[-1])
+            read = (*sizes[:dim], count, parts, piece, *sizes[dim + 1 :])
+            draft.set_arguments(own, (_turned(draft, own, whole, read, dim), *own.args[1:]))
+            return
+        joined = _turned(draft, own, whole, (*sizes[:dim], parts, count, piece, *sizes[dim + 1 :]), dim)
+        draft.redirect(own, joined, users)
+        draft.redirect_outputs(own, joined)
 
     def texts(draft: Draft) -> tuple[str, str]:
         count, parts, piece = blocks.sizes(draft)
