@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed._composable.replicate import replicate
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import DataParallelMeshDims, FSDPModule, fully_shard
+from torch.distributed.fsdp import DataParallelMeshDims, FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
@@ -180,6 +180,22 @@ def test_over_an_axis_of_the_parameters_own_mesh(sums: bool) -> None:
         index = DTensor.from_local(torch.tensor([0, 3, 3, 5]), mesh, [Shard(0)])
         found = verifycompile.verify(model, (index,))
     assert found.verdict is (Verdict.VERIFIED if sums else Verdict.REFUTED), str(found)
+
+
+def test_a_method_that_is_registered_as_a_forward() -> None:
+    class Encoder(mlp.MLP):
+        def encode(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x)
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return F.mse_loss(self.encode(x), y)
+
+    def registered(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+        register_fsdp_forward_method(fully_shard(model, mesh=mesh), "encode")
+        return model
+
+    found = report(Encoder, registered)
+    assert found.verdict is Verdict.VERIFIED, str(found)
 
 
 class Step(nn.Module):

@@ -149,6 +149,12 @@ class _Unwrapper(Relocator):
         file = file_of_code(hook)
         return file is not None and any(part in file for part in _CODE)
 
+    def _unwrap_forward(self, module: nn.Module, attributes: dict[str, Any]) -> None:  # noqa: ARG002 - as the base class
+        """Without the methods that ``register_fsdp_forward_method`` puts in the place of the module's own."""
+        for name, value in attributes.items():
+            if isinstance(value, types.MethodType) and self.is_left_out(value):
+                attributes[name] = vars(value.__func__).get("__wrapped__", value)
+
     def _class_without_wrappers(self, module: nn.Module) -> type[nn.Module]:
         kind = type(module)
         while len(kind.__bases__) == 2 and kind.__bases__[0].__module__.startswith("torch.distributed"):
