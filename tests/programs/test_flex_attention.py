@@ -107,17 +107,28 @@ PROGRAMS = [
 ]
 
 
-@pytest.mark.sampled(every=4, of=("right",))
-@pytest.mark.parametrize(("spec", "program", "right"), PROGRAMS)
-def test_heads_of_a_rank(spec: Attention, program: Attention, right: bool) -> None:
+def report_of(spec: Attention, program: Attention, *, trains: bool) -> verifycompile.Report:
     with fake_mesh_world((RANKS,), ("tp",)) as mesh:
-        report = verifycompile.verify(
+        return verifycompile.verify(
             None,
-            tuple(torch.randn(1, 4 // RANKS, 16, 8) for _ in range(3)),
+            tuple(torch.randn(1, 4 // RANKS, 16, 8, requires_grad=trains) for _ in range(3)),
             build=lambda: program,
             spec=spec,
             mesh=mesh,
             in_placements={"query": HEADS, "key": HEADS, "value": HEADS},
             out_placements={"output.0": HEADS},
         )
+
+
+@pytest.mark.sampled(every=4, of=("right",))
+@pytest.mark.parametrize(("spec", "program", "right"), PROGRAMS)
+def test_heads_of_a_rank(spec: Attention, program: Attention, right: bool) -> None:
+    report = report_of(spec, program, trains=False)
+    assert report.verdict is (Verdict.VERIFIED if right else Verdict.REFUTED), str(report)
+
+
+@pytest.mark.parametrize(("program", "right"), [(capped, True), (whole, False)])
+def test_gradients_on_a_cpu_that_has_no_kernel_for_them(program: Attention, right: bool) -> None:
+    report = report_of(capped, program, trains=True)
+    assert "grad.key" in report.relations or not right
     assert report.verdict is (Verdict.VERIFIED if right else Verdict.REFUTED), str(report)

@@ -16,6 +16,13 @@ from verifycompile.torch_interface.source_lines.number_lines import line_of_numb
 from verifycompile.torch_interface.source_lines.source import frames_of
 
 
+class OnOneLine(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor: return (lambda y: y * unknown_here[0])(x)  # fmt: skip
+
+
+unknown_here = [2]
+
+
 class Scaled(nn.Module):
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -58,6 +65,11 @@ def test_a_number_is_made_where_it_was_assigned_or_returned(called: str, text: s
     found = line_of_number(node, beside)
     assert found is not None
     assert found.line == line(text)
+
+
+def test_functions_within_one_line_end() -> None:
+    graph, beside = traced(OnOneLine())
+    assert all(line_of_number(node, beside) is None for node in graph.graph.nodes)
 
 
 def test_a_number_that_is_set_afterwards_is_made_there() -> None:

@@ -7,11 +7,29 @@ never the lists of blocks that a kernel skips: these are made from the function 
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Generator
 from typing import Any
 
 import torch
 import torch.fx
+import torch.nn.attention.flex_attention as torchs_module
 from torch._higher_order_ops.flex_attention import math_attention
+
+
+@contextlib.contextmanager
+def gradients_on_any_device() -> Generator[None]:
+    """While entered, the operator traces with gradients on a CPU too, for which torch has no kernel: none runs."""
+    refuse: Any = torchs_module._validate_device
+    torchs_module._validate_device = _accept
+    try:
+        yield
+    finally:
+        torchs_module._validate_device = refuse
+
+
+def _accept(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+    """In the place of torch's refusal."""
 
 
 def with_attention_written_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:

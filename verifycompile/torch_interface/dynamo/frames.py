@@ -46,6 +46,7 @@ from verifycompile.torch_interface.dynamo.attributes import lift_attributes, wit
 from verifycompile.torch_interface.dynamo.closures import closed_over
 from verifycompile.torch_interface.dynamo.collective_tracing import trace_collectives
 from verifycompile.torch_interface.dynamo.device_numbers import note_numbers_of_devices
+from verifycompile.torch_interface.dynamo.flex_attention import gradients_on_any_device
 from verifycompile.torch_interface.source_lines.source import (
     is_code_of_user,
     is_user_file,
@@ -330,6 +331,7 @@ def trace_frame(frame: Frame, use: Callable[[TracedFrame], Result], *, up_to_bre
         strided_shards_by_views(),
         data_has_no_hash(),
         trace_collectives(),
+        gradients_on_any_device(),
         compile_context(CompileContext(identifier)),
         torch._dynamo.config.patch(automatic_dynamic_shapes=False),
         get_metrics_context(),

@@ -269,18 +269,23 @@ def _ran_at(lines: Sequence[tuple[types.CodeType, int]]) -> _Scope | None:
 
 def _innermost(syntax: Syntax, line: int) -> Definition | None:
     inside = [item for item in syntax.definitions if item.lineno <= line <= (item.end_lineno or item.lineno)]
-    return max(inside, key=lambda item: (item.lineno, item.col_offset), default=None)
+    return max(inside, key=_start, default=None)
 
 
 def _around(syntax: Syntax, definition: Definition) -> Definition | None:
-    """The function in which another is defined."""
-    last = definition.end_lineno or definition.lineno
+    """The function in which another is defined, on the same line perhaps."""
     holding = [
-        item
-        for item in syntax.definitions
-        if item is not definition and item.lineno <= definition.lineno and (item.end_lineno or 0) >= last
+        item for item in syntax.definitions if _start(item) < _start(definition) and _end(item) >= _end(definition)
     ]
-    return max(holding, key=lambda item: item.lineno, default=None)
+    return max(holding, key=_start, default=None)
+
+
+def _start(definition: Definition) -> tuple[int, int]:
+    return definition.lineno, definition.col_offset
+
+
+def _end(definition: Definition) -> tuple[int, int]:
+    return definition.end_lineno or definition.lineno, definition.end_col_offset or definition.col_offset
 
 
 def _definition(syntax: Syntax, code: types.CodeType) -> Definition | None:
