@@ -390,8 +390,7 @@ def _rearranged(exported: Export) -> tuple[str, ...]:
         texts.append(
             "torch's rearrangements around collectives equal the views and the exchange that it documents them as"
         )
-    if exported.joint.attends:
-        texts.append("the blocks that a mask of `flex_attention` lists are those in which its function holds somewhere")
+    texts.extend(exported.joint.said)
     return tuple(Assumption(text, AssumptionKind.OPERATOR) for text in texts)
 
 

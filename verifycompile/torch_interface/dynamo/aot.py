@@ -23,7 +23,7 @@ from verifycompile.torch_interface.communication.under_way import within_autogra
 from verifycompile.torch_interface.dtensor.changed_placements import in_digit_order
 from verifycompile.torch_interface.dtensor.sharding_decisions import sharding_decided_once
 from verifycompile.torch_interface.dtensor.strided import strided_shards_by_views
-from verifycompile.torch_interface.dynamo.flex_attention import has_flex_attention, with_attention_written_out
+from verifycompile.torch_interface.dynamo.fused_attention import said_of_attention, with_attention_written_out
 from verifycompile.torch_interface.ranks.mesh import real_object
 from verifycompile.torch_interface.ranks.rank_reads import ExportRead, watch_rank_reads
 
@@ -88,7 +88,7 @@ class JointGraph:
 
     ``rank_reads``: where torch itself put this rank's number into the graph.
     ``rearranged``: the rearrangements around collectives are views here and pieces in what torch compiles.
-    ``attends``: it has ``flex_attention`` as torch's reference computes it.
+    ``said``: what is taken for granted of attention that is written out in it.
     """
 
     graph: torch.fx.GraphModule
@@ -96,7 +96,7 @@ class JointGraph:
     outputs: tuple[Flat, ...]
     rank_reads: tuple[ExportRead, ...] = ()
     rearranged: bool = False
-    attends: bool = False
+    said: tuple[str, ...] = ()
 
 
 def export_joint(
@@ -111,12 +111,12 @@ def export_joint(
     torch differentiates results that are views of inputs, or of one another, outside of the joint graph. Such results
     are copied first, so that every result through which a gradient flows has a tangent.
     """
-    attends = has_flex_attention(graph)
-    graph = with_attention_written_out(graph) if attends else graph
+    said = said_of_attention(graph)
+    graph = with_attention_written_out(graph) if said else graph
     joint, views = _export(graph, example_inputs, for_all_ranks=for_all_ranks)
     if views:
         joint, _ = _export(_with_copied_results(graph, views), example_inputs, for_all_ranks=for_all_ranks)
-    return dataclasses.replace(joint, attends=attends)
+    return dataclasses.replace(joint, said=said)
 
 
 _OWN_TENSORS = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view)

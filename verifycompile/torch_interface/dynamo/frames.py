@@ -46,7 +46,7 @@ from verifycompile.torch_interface.dynamo.attributes import lift_attributes, wit
 from verifycompile.torch_interface.dynamo.closures import closed_over
 from verifycompile.torch_interface.dynamo.collective_tracing import trace_collectives
 from verifycompile.torch_interface.dynamo.device_numbers import note_numbers_of_devices
-from verifycompile.torch_interface.dynamo.flex_attention import gradients_on_any_device
+from verifycompile.torch_interface.dynamo.fused_attention import gradients_on_any_device
 from verifycompile.torch_interface.source_lines.source import (
     is_code_of_user,
     is_user_file,

@@ -1,4 +1,4 @@
-"""``flex_attention`` by heads and by rows of the queries: what its functions of scores and positions say is proved."""
+"""Attention in one operator, by heads and by rows: what functions of scores, positions and boundaries say is proved."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch import nn
 from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.varlen import varlen_attn
 
 import verifycompile
 from tests.support import fake_mesh_world
@@ -131,4 +134,27 @@ def test_heads_of_a_rank(spec: Attention, program: Attention, right: bool) -> No
 def test_gradients_on_a_cpu_that_has_no_kernel_for_them(program: Attention, right: bool) -> None:
     report = report_of(capped, program, trains=True)
     assert "grad.key" in report.relations or not right
+    assert report.verdict is (Verdict.VERIFIED if right else Verdict.REFUTED), str(report)
+
+
+class Packed(nn.Module):
+    """Sequences one behind the other; each row attends to those before it in its own sequence."""
+
+    def __init__(self, backward: int = -1) -> None:
+        super().__init__()
+        self.queries, self.keys, self.values, self.out = (nn.Linear(16, 16, bias=False) for _ in range(4))
+        self.backward = backward
+
+    def forward(self, x: torch.Tensor, bounds: torch.Tensor) -> torch.Tensor:
+        query, key, value = (of(x).unflatten(-1, (-1, 4)) for of in (self.queries, self.keys, self.values))
+        return self.out(varlen_attn(query, key, value, bounds, bounds, 6, 6, window_size=(self.backward, 0)).flatten(1))
+
+
+@pytest.mark.parametrize(("backward", "right"), [(-1, True), (3, False)])
+def test_heads_of_packed_sequences(backward: int, right: bool) -> None:
+    columns = dict.fromkeys(("queries", "keys", "values"), ColwiseParallel())
+    with fake_mesh_world((RANKS,), ("tp",)) as mesh:
+        model = parallelize_module(Packed(backward), mesh, {**columns, "out": RowwiseParallel()})
+        bounds = torch.tensor([0, 4, 10], dtype=torch.int32)
+        report = verifycompile.verify(model, (torch.randn(10, 16), bounds), spec=Packed())
     assert report.verdict is (Verdict.VERIFIED if right else Verdict.REFUTED), str(report)
