@@ -20,7 +20,7 @@ from verifycompile.ir.pieces import concatenated_dim, pieces_of
 from verifycompile.ir.scalar import ONE, NonFiniteScalarError, Scalar, as_scalar, divide, multiply
 from verifycompile.ir.sign import is_nonnegative, known_equal, known_order
 from verifycompile.ir.size import Size, product
-from verifycompile.ir.term import CONSTANT, IndexFact, Operation, TermPool, View, constant_digits
+from verifycompile.ir.term import CONSTANT, INTEGER_LEAF, IndexFact, Operation, TermPool, View, constant_digits
 from verifycompile.rewrites.building.concatenation import Concatenation
 from verifycompile.rewrites.building.numbers import Number
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UndefinedError, UnsupportedError
@@ -288,11 +288,13 @@ class Builder(Concatenation):
         """Note that every element of ``index`` is within a table of ``size`` rows, or ``exception`` if there is one.
 
         For operators that raise an error otherwise; the spec's are meant, for a rank may err where the spec does not.
+        Ranks that take an input as it is for positions of as many rows as the spec err where it counts from the end.
         Nothing that is built meanwhile depends on it: see ``TermPool.learn``.
         """
-        if self.mesh or not self.takes_facts or not isinstance(size, int):
+        if not isinstance(size, int) or index.coefficient != 1 or not _covers_term(index):
             return
-        if index.coefficient == 1 and _covers_term(index):
+        is_of_spec, is_input = self.takes_facts and not self.mesh, index.term.operation is INTEGER_LEAF
+        if is_of_spec or (is_input and self.spec_takes(index, size, "from both ends")):
             fact = IndexFact(exception, size, source, constant_digits(index))
             known = self.pool.noted.get(index.term, ())
             if fact not in known:

@@ -43,6 +43,15 @@ def along(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     return torch.take_along_dim(2 * x, index[:, None], 1).squeeze(1)
 
 
+def gathered(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    return x.gather(1, index[:, None])[:, 0] * 2
+
+
+def gathered_behind(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Of fewer columns: an index that is right here says less of what the spec takes."""
+    return x[:, 1:].gather(1, index[:, None])[:, 0] * 2
+
+
 def log_of_probability(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     return -probability(x, index).log()
 
@@ -75,6 +84,8 @@ def tanh_of_opposite(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
         (picked, probability, Verdict.REFUTED),
         (loss, without_gradient_of_the_divisor, Verdict.REFUTED),
         (picked, along, Verdict.VERIFIED),
+        (picked, gathered, Verdict.VERIFIED),
+        (picked, gathered_behind, Verdict.REFUTED),
         (loss, log_of_probability, Verdict.VERIFIED),
         (loss, log_of_all, Verdict.REFUTED),
         (cubed, tanh_of_all, Verdict.VERIFIED),

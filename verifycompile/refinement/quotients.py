@@ -8,6 +8,7 @@ merged part by part do, it is one that the smaller sums do not have, so that all
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 
@@ -146,30 +147,33 @@ def _pieces(pool: TermPool, term: Term, known: Collection[Term]) -> tuple[View, 
     if others or not isinstance(size, int):
         return ()
     sizes = {1, *(n for t in known if _is_whole(t) and isinstance(n := t.index_sizes[-1], int))}
-    for extent in sorted(n for n in sizes if size % n == 0 and 1 < size // n <= _MAX_PARTS):
+    extents = sorted(n for n in sizes if size % n == 0 and 1 < size // n <= _MAX_PARTS)
+    for extent, depth in itertools.product(extents, (_MAX_DEPTH, 1)):  # functions of parts, or of a whole in parts
         count, shape = size // extent, (*opened.shape[:dim], extent)
-        pieces = tuple(_piece(pool, opened.operands, shape, place, count) for place in range(count))
+        places: list[Digit] = [(CONSTANT, place, count) for place in range(count)]
+        pieces = tuple(_piece(pool, opened.operands, shape, place, depth) for place in places)
         if any(piece.term in known for piece in pieces):
             return pieces
     return ()
 
 
-def _piece(pool: TermPool, factors: Sequence[View], shape: tuple[Size, ...], place: int, count: int) -> View:
+def _piece(pool: TermPool, factors: Sequence[View], shape: tuple[Size, ...], place: Digit, depth: int) -> View:
     dim = len(shape) - 1
     digits: dict[int, list[Digit]] = {d: [(d, 1, size)] for d, size in enumerate(shape)}
-    digits[dim] = [(CONSTANT, place, count), (dim, 1, shape[dim])]
-    return contract_aligned(pool, [_read_inside(pool, substitute(f, digits, shape)) for f in factors], shape, dim)
+    digits[dim] = [place, (dim, 1, shape[dim])]
+    parts = [_read_inside(pool, substitute(factor, digits, shape), depth) for factor in factors]
+    return contract_aligned(pool, parts, shape, dim)
 
 
-def _read_inside(pool: TermPool, view: View, depth: int = 0) -> View:
+def _read_inside(pool: TermPool, view: View, depth: int) -> View:
     """A part of what is computed element by element, as computed of the parts of the operands."""
     term = view.term
     is_part = any(digit[0] == CONSTANT for axis in view.axes for digit in axis)
-    if not is_part or depth == _MAX_DEPTH or not term.operands or term.fresh or term.cores:
+    if not is_part or depth == 0 or not term.operands or term.fresh or term.cores:
         return view
     key = ("read inside", view, depth)
     if key not in pool.memo:
         opened = open_view(view)
-        operands = [_read_inside(pool, operand, depth + 1) for operand in opened.operands]
+        operands = [_read_inside(pool, operand, depth - 1) for operand in opened.operands]
         pool.memo[key] = reapply(pool, view, opened, operands).scaled(view.coefficient)
     return pool.memo[key]

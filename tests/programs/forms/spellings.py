@@ -64,6 +64,20 @@ def by_strides(_: DeviceMesh, mistake: str) -> Function:
     return function
 
 
+def preferred(r: torch.Tensor) -> torch.Tensor:
+    return -F.logsigmoid(r[0::2] - r[1::2]).sum()
+
+
+def by_pairs(mesh: DeviceMesh, mistake: str) -> Function:
+    def function(r: torch.Tensor) -> torch.Tensor:
+        pairs = r.view(2, -1).t() if mistake == "halves" else r.view(-1, 2)
+        better, worse = pairs.flip(1).unbind(1) if mistake == "turned round" else pairs.unbind(1)
+        total = F.softplus(worse - better).sum()
+        return total if mistake == "own pairs" else comm.leave(total, mesh.get_group())
+
+    return function
+
+
 class Residual(nn.Module):
     """Layers that add a share of their softmax: each gradient has the weights of all layers before."""
 
@@ -214,6 +228,15 @@ FORMS = (
         lambda: (torch.randn(4, 6),),
         {"in_placements": {"x": (S0,)}, "out_placements": {"output.0": (S0,)}},
         ("first columns", "neighbours", "rows in columns"),
+    ),
+    Form(
+        "preferences-of-neighbours-2",
+        {"dp": 2},
+        lambda: preferred,
+        by_pairs,
+        lambda: (torch.randn(4, requires_grad=True),),
+        {"in_placements": {"r": (S0,)}, "out_placements": {"output.0": (R,)}},
+        ("halves", "turned round", "own pairs"),
     ),
     Form(
         "residual-softmax-2",
