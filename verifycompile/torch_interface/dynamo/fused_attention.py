@@ -18,10 +18,10 @@ import torch
 import torch.fx
 import torch.nn.attention.flex_attention as torchs_module
 from torch._higher_order_ops.flex_attention import math_attention
-from torch.nn.attention import varlen  # noqa: F401 - registers the operator
+from torch.nn.attention import varlen
 
 _FLEX: Any = torch.ops.higher_order.flex_attention
-_PACKED: Any = torch.ops.torch_attn._varlen_attn
+_PACKED: Any = varlen._varlen_attn._opoverload.overloadpacket
 
 
 @contextlib.contextmanager
