@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -162,6 +162,19 @@ def test_trace_frame_runs_nothing() -> None:
     trace_frame(frame_of_call(function, (x,), {}), keep)
     assert torch.equal(x, torch.zeros(2))
     assert seen == []
+
+
+def test_trace_frame_leaves_no_sizes_behind() -> None:
+    """Torch leaves a size open that is another one than at its last trace."""
+    model, found = Scale(), list[Any]()
+    trace_frame(frame_of_call(model, (torch.ones(5, 3),), {}), keep)
+
+    def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        found.extend(inputs)
+        return graph
+
+    torch.compile(model, backend=backend)(torch.ones(4, 3))
+    assert {type(value) for value in found} == {torch.Tensor, nn.Parameter}
 
 
 def test_trace_frame_leaves_an_outer_compilation_alone() -> None:

@@ -20,6 +20,7 @@ import torch._dynamo.compiled_autograd
 import torch._dynamo.convert_frame
 import torch.fx
 from torch import nn
+from torch._dynamo import pgo
 from torch._dynamo.exc import (
     BackendCompilerFailed,
     InternalTorchDynamoError,
@@ -47,6 +48,7 @@ from verifycompile.torch_interface.dynamo.closures import closed_over
 from verifycompile.torch_interface.dynamo.collective_tracing import trace_collectives
 from verifycompile.torch_interface.dynamo.device_numbers import note_numbers_of_devices
 from verifycompile.torch_interface.dynamo.fused_attention import gradients_on_any_device
+from verifycompile.torch_interface.replaced import replaced
 from verifycompile.torch_interface.source_lines.source import (
     is_code_of_user,
     is_user_file,
@@ -312,6 +314,11 @@ def _decorated() -> None:
 _DECORATED = _decorated.__code__
 
 
+def _unrecorded(_translator: Any, _name: str, size: pgo.FrameStateSizeEntry, **_: Any) -> pgo.FrameStateSizeEntry:
+    """Torch leaves sizes open that are others than it recorded, as those of a spec are others than a rank's own."""
+    return size
+
+
 def trace_frame(frame: Frame, use: Callable[[TracedFrame], Result], *, up_to_break: bool = False) -> Result:
     """Trace ``frame`` to one Dynamo graph and return ``use`` of it, called while the tracing context lives.
 
@@ -334,6 +341,7 @@ def trace_frame(frame: Frame, use: Callable[[TracedFrame], Result], *, up_to_bre
         gradients_on_any_device(),
         compile_context(CompileContext(identifier)),
         torch._dynamo.config.patch(automatic_dynamic_shapes=False),
+        replaced([(pgo, "update_automatic_dynamic", _unrecorded)]),
         get_metrics_context(),
         _use_lazy_graph_module(True),  # few of the graphs that torch makes on its way are ever called
         torch._dynamo.utils.preserve_rng_state(),
