@@ -13,6 +13,7 @@ from verifycompile.ir.pieces import CONCATENATE
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import RESHAPE, UNIT, IndexFact, Term, TermPool, View, facts_of
 from verifycompile.ir.term_property import TermProperty
+from verifycompile.ir.window import RANGE
 from verifycompile.rewrites.operations import FLOOR, MINIMUM, PAD, SLICE, TRUNCATED
 from verifycompile.rewrites.side_conditions import formula
 from verifycompile.rewrites.side_conditions.formula import Formula, Key
@@ -101,15 +102,15 @@ class Translator:
             EQUAL: lambda a, b: a == b,
             LESS: lambda a, b: a < b,
             LESS_EQUAL: lambda a, b: a <= b,
+            AT_MOST: lambda a, b: a <= b + numbers[0],
         }
+        numbers = [n for n in view.term.attributes if isinstance(n, int)]
         if operation in comparison:
             left, right = open_view(view).operands
             return comparison[operation](self.integer(left), self.integer(right))
-        if operation is AT_MOST:
-            left, right = open_view(view).operands
-            (constant,) = view.term.attributes
-            assert isinstance(constant, int)
-            return self.integer(left) <= self.integer(right) + constant
+        if operation is RANGE:
+            place = self._number(view)
+            return formula.both(place >= numbers[0], place < numbers[1])
         if operation is NOT:
             return formula.negation(self.truth(open_view(view).operands[0]))
         if _is_product(view):

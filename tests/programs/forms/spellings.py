@@ -78,6 +78,21 @@ def by_pairs(mesh: DeviceMesh, mistake: str) -> Function:
     return function
 
 
+def of_true_vocabulary(h: torch.Tensor, w: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    return (h @ w[:7].t()).log_softmax(-1).gather(-1, t[:, None])[:, 0]
+
+
+def gathered_and_cut(mesh: DeviceMesh, mistake: str) -> Function:
+    """Logits of a padded vocabulary: those of the padding are cut off once all parts are there."""
+
+    def function(h: torch.Tensor, w: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        padded = comm.gather(h @ w.t(), 1, mesh.get_group())
+        logits = padded[:, 1:] if mistake == "first cut" else padded if mistake == "not cut" else padded[:, :7]
+        return logits[torch.arange(3), t] - (padded if mistake == "sum not cut" else logits).logsumexp(-1)
+
+    return function
+
+
 class Residual(nn.Module):
     """Layers that add a share of their softmax: each gradient has the weights of all layers before."""
 
@@ -237,6 +252,15 @@ FORMS = (
         lambda: (torch.randn(4, requires_grad=True),),
         {"in_placements": {"r": (S0,)}, "out_placements": {"output.0": (R,)}},
         ("halves", "turned round", "own pairs"),
+    ),
+    Form(
+        "gathered-and-cut-vocabulary-2",
+        {"tp": 2},
+        lambda: of_true_vocabulary,
+        gathered_and_cut,
+        lambda: (torch.randn(3, 4), torch.randn(4, 4), torch.randint(7, (3,))),
+        {"in_placements": {"h": (R,), "w": (S0,), "t": (R,)}, "out_placements": {"output.0": (R,)}},
+        ("not cut", "first cut", "sum not cut"),
     ),
     Form(
         "residual-softmax-2",
