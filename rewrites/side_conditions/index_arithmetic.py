@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from typing import cast
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, open_view
 from verifycompile.ir.exponential import MAXIMUM, WHERE
@@ -104,10 +105,9 @@ class Translator:
             LESS_EQUAL: lambda a, b: a <= b,
             AT_MOST: lambda a, b: a <= b + numbers[0],
         }
-        numbers = [n for n in view.term.attributes if isinstance(n, int)]
+        numbers = cast("Sequence[int]", view.term.attributes)
         if operation in comparison:
-            left, right = open_view(view).operands
-            return comparison[operation](self.integer(left), self.integer(right))
+            return comparison[operation](*map(self.integer, open_view(view).operands))
         if operation is RANGE:
             place = self._number(view)
             return formula.both(place >= numbers[0], place < numbers[1])

@@ -18,6 +18,7 @@ from tests.lemmas.conditions import Check
 from verifycompile.ir.exponential import MAXIMUM, WHERE
 from verifycompile.ir.indicator import equal, less, less_equal, negate
 from verifycompile.ir.term import IndexFact, TermPool, View
+from verifycompile.ir.window import range_view
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.operations import FLOOR, MINIMUM, TRUNCATED
 from verifycompile.rewrites.side_conditions import formula, solver, trials
@@ -315,6 +316,8 @@ _NUMBERS: Sequence[tuple[_Made, int]] = (
 )
 _TRUTHS: Sequence[tuple[_Made, int]] = (
     (lambda v: v.below, 0),
+    (lambda v: range_view(v.b.pool, 1, (ROWS, COLUMNS), (2, 5)), 0),
+    (lambda v: range_view(v.b.pool, 0, (ROWS, COLUMNS), (1, 2)), 0),
     (lambda v: equal(v.b.pool, v.whole, v.columns), 1),
     (lambda v: less(v.b.pool, v.real, v.columns), 1),
     (lambda v: less_equal(v.b.pool, v.real, v.columns), 1),
