@@ -45,6 +45,7 @@ from verifycompile.options import Options
 from verifycompile.program import Blocker, Program
 from verifycompile.question import Provenance
 from verifycompile.torch_interface.communication.wrappers import module_behind
+from verifycompile.torch_interface.dtensor.alone import methods_of_whole_tensors
 from verifycompile.torch_interface.dtensor.globalize import Globalizer
 from verifycompile.torch_interface.dtensor.parallel_styles import without_style
 from verifycompile.torch_interface.dynamo.frames import (
@@ -190,7 +191,7 @@ class _Recovery:
                 put(copied.owner, copied.steps, value)
         parts = _Parts(tensors, globalizer, copies)
         try:
-            with acting_alone():
+            with acting_alone(), methods_of_whole_tensors():
                 return trace_frame(frame, lambda traced: use(traced, parts), up_to_break=is_broken)
         except GraphBreakError as broken:
             self.first_failure = self.first_failure or broken
