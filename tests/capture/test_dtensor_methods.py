@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 
 import verifycompile
 from tests.support import fake_mesh_world
@@ -63,6 +64,18 @@ def test_methods_that_move_data_are_none_on_one_device(forward: Callable[..., to
         report = verifycompile.verify(Layers(mesh, forward), (torch.randn(4, 8),))
     assert report.verdict is (Verdict.VERIFIED if right else Verdict.REFUTED), str(report)
     assert not right or set(report.relations) == {"output.0", "grad.up", "grad.down"}
+
+
+def test_parts_of_a_sum_are_no_tensor_of_a_single_device() -> None:
+    def summed(layers: Layers, x: torch.Tensor) -> torch.Tensor:
+        scale: Any = layers.up
+        return layers.made(x, Partial()).full_tensor() * scale.full_tensor().sum()
+
+    with (
+        fake_mesh_world((2,), ("tp",)) as mesh,
+        pytest.raises(verifycompile.UsageError, match="VC307"),
+    ):
+        verifycompile.verify(Layers(mesh, summed), (torch.randn(4, 8),))
 
 
 def test_a_cast_is_more_than_a_move() -> None:

@@ -33,5 +33,8 @@ def _itself(variable: Any, _translator: Any, *_: Any, **named: Any) -> Any:
     return None if isinstance(example, DTensor) or _CASTS & named.keys() else variable
 
 
-def _made(local_tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+def _made(local_tensor: torch.Tensor, _mesh: Any = None, placements: Any = None, *_: Any, **__: Any) -> torch.Tensor:
+    for placement in placements or ():
+        if placement.is_partial():
+            raise TypeError("a sum of which each rank holds a part is no tensor of a single device")
     return local_tensor
