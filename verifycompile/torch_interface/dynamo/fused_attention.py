@@ -11,28 +11,22 @@ blocks that a kernel skips: these are made from the function by ``create_block_m
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.fx
-import torch.nn.attention.flex_attention as torchs_module
 from torch._higher_order_ops.flex_attention import math_attention
-from torch.nn.attention import varlen
+from torch.nn.attention import flex_attention, varlen
 
 _FLEX: Any = torch.ops.higher_order.flex_attention
 _PACKED: Any = varlen._varlen_attn._opoverload.overloadpacket
 
 
-@contextlib.contextmanager
-def gradients_on_any_device() -> Generator[None]:
+def gradients_on_any_device() -> contextlib.AbstractContextManager[Any]:
     """While entered, ``flex_attention`` traces with gradients on a CPU too, which has no kernel for them: none runs."""
-    refuse: Any = torchs_module._validate_device
-    torchs_module._validate_device = _accept
-    try:
-        yield
-    finally:
-        torchs_module._validate_device = refuse
+    return mock.patch.object(flex_attention, "_validate_device", _accept)
 
 
 def _accept(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
