@@ -202,15 +202,14 @@ def _blocks(node: torch.fx.Node) -> Iterator[_Blocks]:
     count = len(node.meta["val"]) if node.target in CUTS else len(parts)
     if len(parts) != count or not 1 < count <= MAX_PIECES or len({shape_of(part) for part in parts}) != 1:
         return
-    own, given = (
-        _sizes(parts[0]),
-        node.args[-1] if len(node.args) > (1 if node.target is aten.cat.default else 2) else 0,
-    )
+    own, place = _sizes(parts[0]), 1 if node.target is aten.cat.default else 2
+    given = node.args[-1] if len(node.args) > place else 0
     dim = given % len(own) if isinstance(given, int) and own else 0
+    sizes = {like: _sizes(like) for like in likes}
     found = [
-        like for like in likes if _sizes(like)[:dim] == own[:dim] and 1 < _sizes(like)[dim : dim + 1][0] < own[dim]
+        like for like, size in sizes.items() if len(size) > dim and size[:dim] == own[:dim] and 1 < size[dim] < own[dim]
     ]
-    for like in (*{_sizes(like)[dim]: like for like in found}.values(), None):
+    for like in (*{sizes[like][dim]: like for like in found}.values(), None):
         if all(map(is_size, own)) and own[dim] > 1:
             yield _Blocks(node, dim, count, like)
 
